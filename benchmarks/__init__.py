@@ -1,1 +1,1 @@
-"""What `make bench` runs; each figure compares two things that were measured in the same run."""
+"""Benchmarks of `make bench`; each figure compares two measurements from the same run."""

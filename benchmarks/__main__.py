@@ -1,4 +1,4 @@
-"""Run the benchmarks, all or those named on the command line, and print a line a figure."""
+"""Run the benchmarks, all or those named on the command line, and print one line per figure."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ BENCHES = {
     "lecture": lecturing.figures,
     "site": lecturing.site,
 }
-LONG = {"thousand": thousand.figures, "kills": kills.figures}  # take most of an hour, and a part of one: only when they are named
+LONG = {"thousand": thousand.figures, "kills": kills.figures}  # most of an hour, and part of one: they run only when named
 
-# A figure: name, values of several turns, and the most that their median may be.
+# A figure: name, values of several turns, and the limit for their median.
 Figure = tuple[str, list[float], float]
 
 
 def line(figure: Figure) -> str:
-    """A figure as it is printed.
+    """Format a figure as a line.
 
     >>> line(("start 8 ranks", [0.2, 0.4, 0.3], 0.5))
     'bench: start 8 ranks 0.300 [0.200..0.400] target <=0.5 ok'
@@ -61,7 +61,7 @@ def line(figure: Figure) -> str:
 
 
 def run(names: list[str]) -> Iterator[str]:
-    """The lines of the benchmarks with these names."""
+    """Yield the lines of the benchmarks with these names."""
     for name in names or BENCHES:
         known = BENCHES | LONG
         if name not in known:

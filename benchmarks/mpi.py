@@ -1,4 +1,4 @@
-"""What the benchmarks share: a module run on ranks, and a stopwatch for ranks."""
+"""Shared by the benchmarks: a module run on ranks, and a stopwatch for ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.engine.processes.mpiexec import LAUNCHERS, THREAD_VARIABLES, fin
 
 
 def run(n: int, module: str, *words: str) -> object:
-    """Run ``python -m module words`` on n ranks; what rank 0 printed, as JSON."""
+    """Run ``python -m module words`` on n ranks; return what rank 0 printed, parsed as JSON."""
     mpiexec = find_mpiexec()
     command = [mpiexec, *LAUNCHERS[os.path.basename(mpiexec)], "-n", str(n), sys.executable, "-m", module, *words]
     done = subprocess.run(command, env={**os.environ, **THREAD_VARIABLES}, stdout=subprocess.PIPE, text=True, check=True, timeout=900)
@@ -21,7 +21,7 @@ def run(n: int, module: str, *words: str) -> object:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Seconds until all ranks have made the call; collective."""
+    """Return the seconds until all ranks have made the call; collective."""
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Barrier()

@@ -1,8 +1,8 @@
-"""`make site`: the course as static pages, with all figures as they came out of a real run.
+"""`make site`: the course as static pages, with all figures from real runs.
 
-Each solved notebook runs once, on real ranks; what came out is kept in `docs/_build/cache/` and found again by the
-notebook's source, as long as course_lib is the same. The pages show the exercises with their gaps; with
-``--solutions`` (for the lecturer's own) as they are solved.
+Each solved notebook runs once, on real ranks; its outputs are kept in `docs/_build/cache/` and reused for the same
+notebook source, as long as course_lib is unchanged. The pages show the exercises with their gaps; with
+``--solutions`` (for the lecturer only), solved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lectures import talk
 DOCS = Path(__file__).resolve().parent
 OUTPUT_FOLDER = DOCS / "_build"
 LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
-STATIC_PAGES = ["slurm", "jupyterhub", "containers"]  # written by hand, as they are
+STATIC_PAGES = ["slurm", "jupyterhub", "containers"]  # written by hand, copied as they are
 CELL_TIMEOUT_SECONDS = 600  # seconds for a cell
 
 
@@ -39,12 +39,12 @@ class SiteError(RuntimeError):
 
 
 def executed(part: str, cache_folder: Path) -> NotebookNode:
-    """The solved notebook of a part with its outputs: from the cache, or from a run.
+    """Return the solved notebook of a part with its outputs: from the cache, or from a run.
 
     Raises
     ------
     SiteError
-        A cell raised that was not meant to.
+        A cell raised unexpectedly.
     """
     from jupyter_cache import get_cache
     from jupyter_cache.base import CacheBundleIn
@@ -56,7 +56,7 @@ def executed(part: str, cache_folder: Path) -> NotebookNode:
     except KeyError:
         began = time.monotonic()
         found = cache_form(run(talk.solved(part), part), loads)
-        found.metadata = notebook.metadata  # a run adds to it, and by it the cache knows a notebook
+        found.metadata = notebook.metadata  # a run adds to it, and the cache compares it
         cache.cache_notebook_bundle(CacheBundleIn(found, f"{part}.ipynb"), check_validity=False, overwrite=True)
         print(f"{part}: ran in {time.monotonic() - began:.0f} s", flush=True)
     for cell, ran in zip(notebook.cells, found.cells, strict=True):
@@ -66,15 +66,15 @@ def executed(part: str, cache_folder: Path) -> NotebookNode:
 
 
 def functions() -> str:
-    """Changes when the solved functions do that a part may load."""
+    """Return a key that changes with the solved functions that a part may load."""
     with tempfile.TemporaryDirectory() as folder:
         return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(reference.write(folder)))).hexdigest()[:16]
 
 
 def cache_form(notebook: NotebookNode, loads: str = "") -> NotebookNode:
-    """A notebook as the cache knows it: by its cells' sources, and by what it loads.
+    """Return a notebook in the form that the cache compares: the sources of its cells, and what it loads.
 
-    Cells' metadata are left out: where a slide begins changes nothing in what a run gives.
+    Cell metadata are left out: where a slide begins does not change the outputs.
     """
     notebook = copy.deepcopy(notebook)
     for cell in notebook.cells:
@@ -84,7 +84,7 @@ def cache_form(notebook: NotebookNode, loads: str = "") -> NotebookNode:
 
 
 def run(notebook: NotebookNode, part: str) -> NotebookNode:
-    """Run a notebook on real ranks, in a folder that has what earlier parts save."""
+    """Run a notebook on real ranks, in a folder with what earlier parts save."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
@@ -106,7 +106,7 @@ def run(notebook: NotebookNode, part: str) -> NotebookNode:
 
 
 def environment_key() -> str:
-    """Changes when what notebooks run on does."""
+    """Return a key that changes with what notebooks run on."""
     found = hashlib.sha256()
     for path in [ROOT / "constraints.txt", *sorted((ROOT / "course_lib").rglob("*.py"))]:
         found.update(path.read_bytes())
@@ -114,12 +114,12 @@ def environment_key() -> str:
 
 
 def page(part: str, done: NotebookNode, solutions: bool) -> NotebookNode:
-    """A part as the site shows it.
+    """Return a part as the site shows it.
 
     Raises
     ------
     SiteError
-        The students' notebook is not that of the source.
+        The students' notebook does not match the source.
     """
     notebook = nbformat.from_dict(done) if solutions else as_students_see_it(part, done)
     kinds = {cell.id: cell.metadata.get("course", {}).get("kind") for cell in done.cells}
@@ -133,21 +133,21 @@ def page(part: str, done: NotebookNode, solutions: bool) -> NotebookNode:
 
 
 def as_students_see_it(part: str, done: NotebookNode) -> NotebookNode:
-    """The students' own notebook, with what came out of a run; so no solution can get in by a mistake here."""
+    """Return the students' own notebook with the outputs of a run, so that no mistake here can reveal a solution."""
     notebook = nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", as_version=4)
     notebook.cells = [cell for cell in notebook.cells if not cell.metadata.get("nbgrader", {}).get("grade")]  # no tests
     ran = {cell.id: cell for cell in done.cells}
     for cell in notebook.cells:
         gap = cell.metadata.get("nbgrader", {}).get("solution")
         if cell.id not in ran or not (gap or cell.source == ran[cell.id].source):
-            raise SiteError(f"notebooks/{part} is not made of what solutions/{part} is now (cell {cell.id!r}): make release first.")
+            raise SiteError(f"notebooks/{part} does not match solutions/{part} (cell {cell.id!r}): run make release first.")
         if cell.cell_type == "code" and not gap:
             cell.outputs, cell.execution_count = ran[cell.id].outputs, ran[cell.id].execution_count
     return notebook
 
 
 def with_links(notebook: NotebookNode, part: str) -> NotebookNode:
-    """The same, with links to the notebook and to its slides below the title."""
+    """Add links to the notebook and to its slides below the title."""
     title, _, rest = notebook.cells[0].source.partition("\n")
     here = f'*{{download}}`The notebook <../downloads/{part}.ipynb>` to work in; <a href="../slides/{part}.html">the slides</a>.*'
     notebook.cells[0].source = f"{title}\n\n{here}\n{rest}"
@@ -155,18 +155,18 @@ def with_links(notebook: NotebookNode, part: str) -> NotebookNode:
 
 
 def describe(cell: NotebookNode) -> None:
-    """Every figure has a text: what stands beside it in the notebook for those who cannot see it."""
+    """Give every figure an alt text: the description that the notebook has for those who cannot see it."""
     figures = [output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
     for output in figures:
         words = re.sub(r"\s+", " ", output["data"].get("text/plain", "")).strip()
         if not words or len(figures) > 1:  # a page has one text for all figures of a cell
-            raise SiteError(f"cell {cell.id!r} shows a figure without a text{', or several' * (len(figures) > 1)}.")
+            raise SiteError(f"cell {cell.id!r} shows a figure without an alt text{', or several' * (len(figures) > 1)}.")
         cell.metadata.setdefault("mystnb", {})["image"] = {"alt": words}  # for the page
         output.setdefault("metadata", {}).setdefault("image/png", {})["alt"] = words  # for the slides
 
 
 def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNode]:
-    """Write what Sphinx reads; the executed notebooks, by part."""
+    """Write what Sphinx reads; return the executed notebooks, by part."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     (folder / "downloads").mkdir(exist_ok=True)
     leaders = '<a href="leaderboard.html">The leaderboard of part 20.</a>' if LEADERBOARD.exists() else ""
@@ -180,7 +180,7 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     (folder / "api").mkdir(exist_ok=True)
     for old in (folder / "api").glob("*.md"):
         if old.stem not in modules():
-            old.unlink()  # of a module that has another name now
+            old.unlink()  # of a module that was renamed
     for name in modules():
         write_if_changed(f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n", folder / "api" / f"{name}.md")
     done = {}
@@ -193,7 +193,7 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
 
 
 def modules() -> list[str]:
-    """The modules of course_lib that the notebooks import."""
+    """Return the modules of course_lib that the notebooks import."""
     text = "\n".join("".join(cell["source"]) for part in parts() for cell in nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", 4).cells)
     found = set()
     for module, names in re.findall(r"^\s*from (course_lib[\w.]*) import ([\w, ]+)", text, re.MULTILINE):
@@ -209,14 +209,14 @@ def _is_module(name: str) -> bool:
 
 
 def table() -> str:
-    """README's table of the parts, with links to the site's own pages."""
+    """Return README's table of the parts, with links to the site's own pages."""
     found = re.search(r"^\| part \|.*?\n\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     rows = re.sub(r"\(notebooks/\w+/(\w+)\.ipynb\)", r"(parts/\1.ipynb)", found[0].strip()).split("\n")
     return "\n".join([*rows[:2], *(row for row in rows[2:] if any(f"(parts/{part}.ipynb)" in row for part in parts()))])
 
 
 def write_if_changed(text: str, path: Path) -> None:
-    """Write a file if it changes: what is as it was, Sphinx does not read again."""
+    """Write a file only if its content changes, since Sphinx reads changed files again."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
@@ -227,7 +227,7 @@ def site(solutions: bool = False, out: Path = OUTPUT_FOLDER) -> Path:
     Returns
     -------
     Path
-        Its first page.
+        Its start page.
 
     Raises
     ------
@@ -242,13 +242,13 @@ def site(solutions: bool = False, out: Path = OUTPUT_FOLDER) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     for old in [p for folder in (name, f"{name}-source") for p in (out / folder).glob("[psd]*s/*")]:
         if old.parent.name in ("parts", "slides", "downloads") and old.stem not in parts():
-            old.unlink()  # of a part that has another name now
+            old.unlink()  # of a part that was renamed
     done = sources(out / f"{name}-source", cache, solutions)
     words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "2", "-b", "html", "-c", str(DOCS)]
     html = out / name
     ended = subprocess.run([*words, "-d", str(out / f"{name}-doctrees"), str(out / f"{name}-source"), str(html)], cwd=ROOT)
     if ended.returncode:
-        raise SiteError("Sphinx has something to say, see above.")
+        raise SiteError("Sphinx reports warnings, see above.")
     offline.put_mathjax(html / "_static" / "mathjax")
     if LEADERBOARD.exists():
         shutil.copyfile(LEADERBOARD, html / "leaderboard.html")
@@ -259,17 +259,17 @@ def site(solutions: bool = False, out: Path = OUTPUT_FOLDER) -> Path:
         write_if_changed(offline.slides(page(part, notebook, solutions), part), html / "slides" / f"{part}.html")
     broken = links.broken_links(html)
     if broken:
-        raise SiteError("These links lead nowhere:\n" + "\n".join(broken))
+        raise SiteError("Broken links:\n" + "\n".join(broken))
     return html / "index.html"
 
 
 def check(part: str, out: Path = OUTPUT_FOLDER) -> Path:
-    """Run one part, and write its slides as the site has them: whether it can be a page.
+    """Run one part, and write its slides as for the site, to check that it can be a page.
 
     Raises
     ------
     SiteError
-        It does not run, its notebook is not that of its source, or a figure has no text.
+        It does not run, its notebook does not match its source, or a figure has no alt text.
     """
     _fresh([part])
     (cache := out / "cache" / environment_key()).mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ def check(part: str, out: Path = OUTPUT_FOLDER) -> Path:
 
 
 def _fresh(some: list[str]) -> None:
-    """Raise SiteError where a students' notebook is not that of its source: before anything runs."""
+    """Raise SiteError, before anything runs, if a students' notebook does not match its source."""
     for part in some:
         as_students_see_it(part, talk.solved(part))
 

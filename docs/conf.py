@@ -1,4 +1,4 @@
-"""Sphinx's settings for the web site; `make site` calls it, see build.py."""
+"""Sphinx's configuration for the web site; `make site` uses it, see build.py."""
 
 import os
 
@@ -7,10 +7,10 @@ html_title = project
 extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # they were executed before, all on real ranks
+nb_execution_mode = "off"  # executed before, all on real ranks
 nb_merge_streams = True
-nb_render_error_lexer = "text"  # a message of the course is plain text
-nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]  # nothing moves here; the still figure is there
+nb_render_error_lexer = "text"  # the course's messages are plain text
+nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]  # widgets are static here: show the still figure
 exclude_patterns = ["**/.*", "downloads"]
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
@@ -27,5 +27,5 @@ html_theme_options = {
     "show_navbar_depth": 1,
     "home_page_in_toc": True,
 }
-mathjax_path = "mathjax/tex-svg.js"  # put there by build.py: a formula needs no network
+mathjax_path = "mathjax/tex-svg.js"  # put there by build.py, so that formulas need no network
 html_copy_source = False

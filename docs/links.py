@@ -1,4 +1,4 @@
-"""Whether all links of a folder of HTML pages lead somewhere: to a file that is there, and to a place that is in it."""
+"""Check that all links in a folder of HTML pages lead to existing files and anchors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LINK_ATTRIBUTES = {"a": "href", "link": "href", "img": "src", "script": "src", "
 
 
 class LinkParser(HTMLParser):
-    """The links of a page, its places, and its pictures without a text."""
+    """The links of a page, its anchors, and its images without alt text."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -29,17 +29,17 @@ class LinkParser(HTMLParser):
 
 
 def broken_links(folder: Path) -> list[str]:
-    """Links that lead nowhere or out of the folder, and pictures without a text, a line each.
+    """Return links that lead nowhere or out of the folder, and images without alt text, one per line.
 
-    What lies on other servers is not asked for.
+    Links to other servers are not checked.
     """
     folder = folder.resolve()
-    paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # a theme's templates lie there
+    paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # a theme's templates are there
     pages = {path: LinkParser(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
     found = []
     for path, page in pages.items():
         name = path.relative_to(folder)
-        found += [f"{name}: a picture without a text: {source}" for source in page.images_without_alt]
+        found += [f"{name}: an image without alt text: {source}" for source in page.images_without_alt]
         for link in page.links:
             address, place = urldefrag(link)
             parts = urlsplit(address)

@@ -1,4 +1,4 @@
-"""Slides of a part as one page that needs nothing else: no network, no server, no other file."""
+"""Slides of a part as one self-contained page: no network, no server, no other file."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from nbformat import NotebookNode
 
 
 def _static(package: str, *inside: str) -> Path:
-    """Files that a Python package brings along."""
+    """Return the path of files that a Python package brings along."""
     found = importlib.util.find_spec(package)
     return Path(found.submodule_search_locations[0]).joinpath(*inside)
 
 
 def reveal() -> Path:
-    """reveal.js, as sphinx-revealjs has it."""
+    """Return the folder of reveal.js, from sphinx-revealjs."""
     return _static("sphinx_revealjs", "_static", "revealjs")
 
 
 def mathjax() -> Path:
-    """MathJax, as sphinx-mathjax-offline has it; the output as SVG brings its fonts along in the script."""
+    """Return MathJax's script, from sphinx-mathjax-offline; the SVG output has its fonts in the script."""
     return _static("sphinx-mathjax-offline", "static", "mathjax") / "tex-svg.js"
 
 
 def put_mathjax(folder: Path) -> None:
-    """MathJax's one file, for the site's pages."""
+    """Copy MathJax's single file for the site's pages."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "tex-svg.js").exists():
         shutil.copyfile(mathjax(), folder / "tex-svg.js")
@@ -53,18 +53,18 @@ STYLE = """
 
 
 def slides(notebook: NotebookNode, part: str) -> str:
-    """The slides of an executed notebook, as a page of HTML that stands alone.
+    """Render the slides of an executed notebook as a self-contained HTML page.
 
     Raises
     ------
     ValueError
-        nbconvert makes pages of another kind than it did: something in them would still come from the network.
+        nbconvert's pages have changed: something in them would still come from the network.
     """
     from nbconvert import SlidesExporter
 
     notebook = copy.deepcopy(notebook)
     for cell in notebook.cells:
-        if cell.metadata.get("jupyter", {}).get("source_hidden"):  # folded in the notebook; on a page nothing unfolds
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):  # folded in the notebook; a page cannot unfold it
             cell.metadata["transient"] = {"remove_source": True}
     page, _ = SlidesExporter().from_notebook_node(notebook, resources={"metadata": {"name": part}})
     there = reveal()
@@ -75,7 +75,7 @@ def slides(notebook: NotebookNode, part: str) -> str:
     )
     page = re.sub(r"<script>\s*require\(.*?</script>", "", page, flags=re.S)
     page = re.sub(r"<script type=\"module\">.*?</script>", "", page, flags=re.S)
-    page = re.sub(r'href="(\w+)\.ipynb(#[^"]*)?"', r'href="\1.html"', page)  # to another part: to its slides
+    page = re.sub(r'href="(\w+)\.ipynb(#[^"]*)?"', r'href="\1.html"', page)  # a link to another part leads to its slides
     head = "".join(f"<style>{_fonts_away(css.read_text())}</style>" for css in styles) + f"<style>{STYLE}</style>"
     head += f"<script>MathJax = {{tex: {{inlineMath: [['$', '$']]}}}}</script><script>{_closed(mathjax().read_text())}</script>"
     foot = "".join(f"<script>{_closed(path.read_text())}</script>" for path in scripts) + f"<script>{REVEAL_SETUP}</script>"
@@ -89,10 +89,10 @@ def slides(notebook: NotebookNode, part: str) -> str:
 
 
 def _fonts_away(css: str) -> str:
-    """A theme's own fonts are other files; the browser's serve as well."""
+    """Remove a theme's own fonts, which are other files; the browser's serve as well."""
     return re.sub(r"@import [^;]*;|@font-face *{[^}]*}", "", css)
 
 
 def _closed(script: str) -> str:
-    """A script that cannot end the element that it stands in."""
+    """Escape a script so that it cannot end the element that it is in."""
     return script.replace("</script", "<\\/script")

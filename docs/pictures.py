@@ -1,4 +1,4 @@
-"""`make pictures`: README's three pictures, from real runs."""
+"""`make pictures`: draw README's three pictures from real runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ piece = np.array_split(np.arange(1, 12 * 16 + 1), comm.Get_size())[rank]
 
 
 def as_seen(source: str, error: replies.RanksError) -> Picture:
-    """A cell and what it says, as in a notebook."""
+    """Draw a cell and its error message, as in a notebook."""
     said = [re.sub(r"\x1b\[\d*m", "", line) for line in error._render_traceback_()]
     wrapped = [part for line in said for part in (re.findall(r".{1,96}(?:\s|$)", line) if len(line) > 96 else [line])]
     lines = source.strip().split("\n")
@@ -47,7 +47,7 @@ def as_seen(source: str, error: replies.RanksError) -> Picture:
 
 
 def deadlock(ranks: cluster.Ranks) -> Picture:
-    """Seven of eight ranks wait; what they say."""
+    """Return a picture of a deadlock: seven of eight ranks wait, and their message."""
     try:
         replies.raise_errors(ranks.run(FORGETFUL, label="cell [3]"))
     except replies.RanksError as error:

@@ -1,18 +1,18 @@
-"""The instructor's side: build, release, grade, give feedback. course_lib never imports it."""
+"""Instructor tools: build, release, grade and give feedback. course_lib never imports this package."""
 
 import sys
 
-# jsonschema takes it where it is there: a second, in each of the programs here, for a check that no notebook has.
+# If rfc3987_syntax is installed, jsonschema imports it: a second in each command here, for a check that no notebook needs.
 sys.modules.setdefault("rfc3987_syntax", None)
 
 
 def _end_quietly_on_interrupt(kind, error, trace) -> None:
-    """Ctrl-C ends a command in a sentence, also while it still imports what it needs."""
+    """End a command with one line on Ctrl-C, even while it is still importing its dependencies."""
     if issubclass(kind, KeyboardInterrupt):
         print("\nInterrupted.", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
 
 
-if sys.argv[:1] == ["-m"]:  # one of these modules is run as a command
+if sys.argv[:1] == ["-m"]:  # one of these modules runs as a command
     sys.excepthook = _end_quietly_on_interrupt

@@ -1,4 +1,4 @@
-"""`make autograde PART=...`: grade all that lies in grading/submitted/, and resume if interrupted."""
+"""`make autograde PART=...`: grade all submissions in grading/submitted/; an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from grading.running.pending import describe_changes, find_pending
 from grading.submission import flags, sandbox
 from grading.submission.assembly import UnreadableSubmission
 
-MAX_SLOWEST_LISTED = 3  # hand-ins that the summary names
-STRICT_VARIABLE = "STRICT"  # 1: end with an error where a hand-in was not graded
-MAX_FAILURES_LISTED = 50  # that it names of those that were not graded
+MAX_SLOWEST_LISTED = 3  # submissions that the summary names
+STRICT_VARIABLE = "STRICT"  # 1: exit with an error if a submission was not graded
+MAX_FAILURES_LISTED = 50  # ungraded submissions that the summary names
 
 
 class NoSubmission(Exception):
-    """A student has handed in nothing that could be graded anew; the message says so."""
+    """The student has no submission to regrade; the message says so."""
 
 
 def autograde(
     part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, engine: str = "", jobs: str = "", student: str = ""
 ) -> list[str]:
-    """Grade every hand-in of a part that waits.
+    """Grade all pending submissions of a part.
 
     Parameters
     ----------
     part : str
     home, notebooks : Path
-        nbgrader's folder, and that of the release.
+        nbgrader's course folder, and the folder of released notebooks.
     student : str
-        Whose hand-in is graded anew, as if it had come just now. What a person wrote in the gradebook stays.
+        Regrade this student's submission as if it were new. Manual grades in the gradebook are kept.
     engine, jobs : str
         See `backends.open_backend`.
 
     Returns
     -------
     list of str
-        The students for whom it failed.
+        The students whose grading failed.
 
     Raises
     ------
     NoSubmission
-        The student has handed in nothing.
+        The student has submitted nothing.
     """
     warnings.filterwarnings("ignore", module="nbgrader")
     home.mkdir(parents=True, exist_ok=True)
@@ -80,12 +80,12 @@ def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -
         book = GradebookWriter(gradebook, settings, _extensions(people, part, home))
         if not todo.students:
             book.update_penalties(part, _times(part, todo.done, home))
-            graded = f"{part}: nothing to grade; {len(todo.done)} hand-ins are graded."
+            graded = f"{part}: nothing to grade; {len(todo.done)} hand-ins are already graded."
             print(graded if todo.done else f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/.")
             return []
         if todo.changed:
             print(f"{part}: {describe_changes(todo, source)}: {len(todo.changed)} hand-in{'s' * (len(todo.changed) > 1)} to regrade.")
-        isolation = "" if engine else f" {sandbox.isolation_notice()}"  # elsewhere, the workers see to that
+        isolation = "" if engine else f" {sandbox.isolation_notice()}"  # on a cluster, the workers do this
         print(f"{part}: {len(todo.students)} to grade, {len(todo.done)} graded before.{isolation}")
         with backends.open_backend(engine, jobs, source.metadata.course.get("ranks", 4)) as found:
             print(f"Grading {found.description}.")
@@ -96,14 +96,14 @@ def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -
 
 
 def _forget(part: str, student: str, home: Path) -> None:
-    """Have a hand-in wait again."""
+    """Mark a submission as pending again."""
     if student not in {path.parents[1].name for path in (home / "submitted").glob(f"*/{part}/*")}:
-        raise NoSubmission(f"{student} has handed in nothing of {part}: there is no {home / 'submitted' / student / part}/.")
+        raise NoSubmission(f"{student} has not handed in {part}: there is no {home / 'submitted' / student / part}/.")
     shutil.rmtree(home / "autograded" / student / part, ignore_errors=True)
 
 
 def _up_to_date(part: str, path: Path, home: Path) -> None:
-    """Have the source as `solutions/` has it, in the gradebook, too."""
+    """Bring nbgrader's source and gradebook up to date with `solutions/`."""
     before, source = path.read_text(encoding="utf-8") if path.exists() else None, build.build(part)
     now, settings = nbformat.writes(source, version=4), config.load(home)
     with config.gradebook(settings) as gradebook:
@@ -111,22 +111,22 @@ def _up_to_date(part: str, path: Path, home: Path) -> None:
     if before != now or not known:
         release.register(part, home)
     if before not in (now, None):
-        print(f"Note: graded by solutions/{part} as it is now. If students should have its text, too: make release PART={part}")
+        print(f"Note: graded with solutions/{part} as it is now. To give students its text, too: make release PART={part}")
 
 
 def _times(part: str, students: list[str], home: Path) -> dict[str, datetime | None]:
-    """When the hand-ins of these students came."""
+    """Return the submission times of these students."""
     found = {}
     for student in students:
-        with contextlib.suppress(UnreadableSubmission):  # it is said when such a one is graded
+        with contextlib.suppress(UnreadableSubmission):  # reported when such a submission is graded
             found[student] = read_timestamp(home / "submitted" / student / part)
     return found
 
 
 def _extensions(people: roster.Roster | None, part: str, home: Path) -> Extension:
-    """By how much later a student's hand-in is due: as the roster says; else as somebody has granted it in nbgrader.
+    """Return a function for a student's extension: as the roster grants it, else as granted in nbgrader.
 
-    What the roster said is kept in extensions.json: so it ends where the roster does not say it any more.
+    The roster's extensions are kept in extensions.json, so that they end once the roster no longer grants them.
     """
     path = home / "extensions.json"
     known = json.loads(path.read_text()) if path.exists() else {}
@@ -144,7 +144,7 @@ def _extensions(people: roster.Roster | None, part: str, home: Path) -> Extensio
 
 
 def summary(part: str, run: GradingOutcome, home: Path) -> str:
-    """What a run came to, for a person."""
+    """Summarize a run for the instructor."""
     graded, failed = run.graded, run.failed
     rate = f", {60 * len(graded) / run.seconds:.0f} a minute" if graded else ""
     lines = [f"{part}: {len(graded)} graded in {_duration(run.seconds)}{rate}; {len(failed)} not graded."]
@@ -156,7 +156,7 @@ def summary(part: str, run: GradingOutcome, home: Path) -> str:
         lines.append("    slowest: " + ", ".join(f"{student} {graded[student].seconds:.1f} s" for student in slowest))
     flagged = sum(found.flags > 0 for found in graded.values())
     if table := flags.write_table(home):
-        lines.append(f"    {flagged} with lines that a person may want to look at. Those of all parts: {table}")
+        lines.append(f"    {flagged} with flagged lines to look at. Those of all parts: {table}")
     return "\n".join(lines)
 
 
@@ -167,7 +167,7 @@ def _duration(seconds: float) -> str:
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # whatever a folder is called
+        stream.reconfigure(errors="replace")  # whatever a folder's name contains
     part = required_part(sys.argv[1:2], "make autograde PART=01_data_split")
     try:
         of = {name.lower(): os.environ.get(name, "") for name in ("ENGINE", "JOBS")}
@@ -182,11 +182,11 @@ def main() -> None:
     ) as problem:
         sys.exit(str(problem))
     except SQLAlchemyError as error:
-        sys.exit(f"The gradebook does not take what it is told: {one_line(error)}. Every grade so far is kept; `make autograde` goes on.")
+        sys.exit(f"Writing to the gradebook failed: {one_line(error)}. All grades so far are kept; `make autograde` continues from here.")
     except KeyboardInterrupt:
-        sys.exit(f"\nInterrupted. Every grade so far is kept; `make autograde PART={part}` goes on from here.")
+        sys.exit(f"\nInterrupted. All grades so far are kept; `make autograde PART={part}` continues from here.")
     if failed:
-        print("Not all could be graded; those are tried again next time.")
+        print("Some hand-ins could not be graded; they will be tried again next time.")
         sys.exit(os.environ.get(STRICT_VARIABLE) == "1")
 
 

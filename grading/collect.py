@@ -1,8 +1,8 @@
-"""`make collect PART=... FROM=folder`: sort downloaded hand-ins into grading/submitted/.
+"""`make collect PART=... FROM=folder`: sort downloaded submissions into grading/submitted/.
 
-A file belongs to the student whom the platform names (see `platforms`), or whose folder it lies in, or whose name it begins with:
-ada/01_data_split.ipynb, ada_01_data_split.ipynb, also within a zip. The newest of a student counts. With `grading/roster.csv`, it is
-said who is missing, too.
+A file belongs to the student whom the platform names (see `platforms`), else to the one whose folder it is in, else to the one with whom
+its name begins: ada/01_data_split.ipynb, ada_01_data_split.ipynb, also inside a zip. Each student's newest submission counts. With
+`grading/roster.csv`, missing students are listed, too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from grading.people.roster import Roster
 
 
 def collect(part: str, folder: Path, home: Path = GRADING) -> CollectResult:
-    """Copy the newest hand-in of each student to submitted/STUDENT/PART/, with a timestamp.txt where the time is known.
+    """Copy each student's newest submission to submitted/STUDENT/PART/, with a timestamp.txt if the time is known.
 
     Raises
     ------
     roster.RosterError
-        The roster cannot be used.
+        The roster is invalid.
     """
     people, last = roster.read(home / "roster.csv"), due_date(part, home)
     done = CollectResult(due=last)
@@ -46,7 +46,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> CollectResult:
         keep_index(part, found.files, home)
         students = sort_by_student(part, found, people, done)
         used = {_upload_folder(hand_in.file) for hand_ins in students.values() for hand_in in hand_ins}
-        done.refused += [(str(file), "hidden, as editors leave such files") for file in found.hidden if _upload_folder(file) not in used]
+        done.refused += [(str(file), "hidden, like files that editors leave") for file in found.hidden if _upload_folder(file) not in used]
         owners: dict[str, set[str]] = {}
         for student, hand_ins in students.items():
             for hand_in in hand_ins:
@@ -79,9 +79,9 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> CollectResult:
 
 
 def keep_refused(part: str, done: CollectResult, home: Path) -> None:
-    """Keep why nothing of a student counts, for grades, report and feedback, and where it came from, for the zips of pages."""
+    """Record why nothing of a student counts, for grades, report and feedback, and where it came from, for the feedback zips."""
     for student in {**done.matched, **done.without}:
-        with contextlib.suppress(OSError):  # a full disk: the table says it all
+        with contextlib.suppress(OSError):  # such as a full disk: the table says it all anyway
             if student in done.matched:
                 records.refuse(home, student, part, "")
                 continue
@@ -92,7 +92,7 @@ def keep_refused(part: str, done: CollectResult, home: Path) -> None:
 
 
 def _upload_folder(file: DownloadedFile) -> tuple[str, ...]:
-    """Where a file lies: what a platform has named, else its folder."""
+    """Return the folder of an upload: as a platform names it, else the file's folder."""
     folders = tuple(itertools.takewhile(lambda name: not HIDDEN.fullmatch(name), file.path_parts[:-1]))
     level = next((i for i, name in enumerate(file.path_parts) if platforms.parse_name(name)), None)
     if level is None:
@@ -102,7 +102,7 @@ def _upload_folder(file: DownloadedFile) -> tuple[str, ...]:
 
 
 def keep_index(part: str, files: list[DownloadedFile], home: Path) -> None:
-    """Keep Brightspace's table of a download, which lies beside the students' folders: it goes back with the feedback."""
+    """Keep Brightspace's table of a download, found beside the students' folders: it goes back with the feedback."""
     for file in files:
         *folders, name = file.inside
         if name == "index.html" and file.path != Path(os.devnull):
@@ -113,7 +113,7 @@ def keep_index(part: str, files: list[DownloadedFile], home: Path) -> None:
 
 
 def sort_by_student(part: str, found_files: Download, people: Roster | None, done: CollectResult) -> dict[str, list[CandidateSubmission]]:
-    """The hand-ins of each student; what is nobody's goes to `done.refused`."""
+    """Sort submissions by student; files without an owner go to `done.refused`."""
     hand_ins, whole = [], {}
     others = [(DownloadedFile("", tuple(name.split("/")), Path(os.devnull), None), why) for name, why in found_files.refused]
     for file in found_files.files:
@@ -146,19 +146,19 @@ def sort_by_student(part: str, found_files: Download, people: Roster | None, don
 
 
 def resolve_student(hand_in: CandidateSubmission, people: Roster | None) -> tuple[str, str | None]:
-    """The student's id, or why there is none."""
+    """Return the student's id, or why there is none."""
     said = hand_in.platform
     if not is_utf8(hand_in.student):
-        return "", "its name is not in UTF-8, as old programs write it; rename it"
+        return "", "its name is not valid UTF-8; rename it"
     if people is None:
         return hand_in.student, ids.id_problem(hand_in.student)
     found = people.find(hand_in.student, *((said.platform, said.key, said.number) if said else ()))
     others = {people.rows[student].get("canvas", "").strip() for student in found} - {""} if said and said.platform == "canvas" else set()
     if others and said.key not in others:
-        return "", f"user {said.key} is called as {found[0]}, who is user {', '.join(sorted(others))} in roster.csv"
+        return "", f"user {said.key} has the same name as {found[0]}, who is user {', '.join(sorted(others))} in roster.csv"
     if not found and said and said.platform == "moodle" and (group := _behind_a_group(hand_in.student, people)):
-        why = f"behind the name of a group, {hand_in.student!r} may be {' or '.join(group)}; rename the folder or file to the id if it is"
-        return "", f"nobody in roster.csv is called so; {why}"
+        why = f"after a group's name, {hand_in.student!r} may be {' or '.join(group)}; if so, rename the folder or file to the id"
+        return "", f"nobody in roster.csv has that name; {why}"
     if len(found) == 1:
         return found[0], None
     who = f"{hand_in.student!r} may be {' or '.join(found)}" if found else f"nobody in roster.csv is called {hand_in.student!r}"
@@ -169,17 +169,17 @@ def resolve_student(hand_in: CandidateSubmission, people: Roster | None) -> tupl
 
 
 def _behind_a_group(name: str, people: Roster) -> list[str]:
-    """Who it may be, where Moodle has put the name of a group before a student's: nobody can tell that from a double name."""
+    """Return whom a name may mean if Moodle has put a group's name before it; it looks the same as a double name."""
     words = name.split("-")
     rests = [rest for i in range(1, len(words)) if len((rest := "-".join(words[i:]).strip()).split()) > 1]
     return sorted({found for rest in rests for found in people.find(rest)})
 
 
 def submission_time(hand_in: CandidateSubmission, last: datetime | None) -> datetime | None:
-    """When a hand-in came, in UTC, as well as that is known.
+    """Return when a submission arrived, in UTC, as far as known.
 
-    In a zip of Canvas a file has the time of the download. So what it does not call late has no time, and loses no points; and what it
-    calls late came a second after the part was due.
+    In a Canvas zip, files have the time of the download. So a submission that Canvas does not call late gets no time and loses no points,
+    and one that it calls late gets a time one second after the due date.
     """
     if hand_in.platform and hand_in.platform.platform == "canvas":
         return last + timedelta(seconds=1) if hand_in.late and last else None
@@ -187,15 +187,15 @@ def submission_time(hand_in: CandidateSubmission, last: datetime | None) -> date
 
 
 def is_late(hand_in: CandidateSubmission, last: datetime | None, more: timedelta) -> bool:
-    """Whether it came after the part was due, and after what the roster grants the student beyond that."""
+    """Return whether a submission arrived after the due date and the extension that the roster grants."""
     time = submission_time(hand_in, last)
-    if hand_in.late:  # surely in time is only what was downloaded before the time of this student was over
+    if hand_in.late:  # certainly in time only if downloaded before this student's deadline
         return not (more and last and hand_in.time and hand_in.time.astimezone(UTC) <= last + more)
     return bool(last and time and time > last + more)
 
 
 def due_date(part: str, home: Path) -> datetime | None:
-    """When the part is due, if nbgrader's gradebook says so."""
+    """Return the part's due date, if nbgrader's gradebook has one."""
     from nbgrader.api import MissingEntry
 
     from grading import config
@@ -213,13 +213,13 @@ def due_date(part: str, home: Path) -> datetime | None:
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # whatever a file is called
+        stream.reconfigure(errors="replace")  # whatever a file's name contains
     usage = "make collect PART=01_data_split FROM=~/Downloads/part01"
     part = required_part(sys.argv[1:], usage)
     folder = Path(sys.argv[2]).expanduser() if len(sys.argv) > 2 and sys.argv[2] else None
     if folder is None or not folder.exists():
         which = "Which folder?" if folder is None else f"There is no {printable(str(folder))}."
-        sys.exit(f"{which} {usage}. It holds what a platform lets you download, or files such as ada_{part}.ipynb or ada/{part}.ipynb.")
+        sys.exit(f"{which} {usage}. It should hold a platform's download, or files such as ada_{part}.ipynb or ada/{part}.ipynb.")
     try:
         done = collect(part, folder)
     except (roster.RosterError, GradingConfigError) as error:

@@ -1,7 +1,7 @@
-"""How nbgrader is set up: where things lie, and what takes the place of its own steps.
+"""nbgrader's configuration: the folders, and the replacements for its own steps.
 
-`make` and nbgrader's own commands read one file, `grading/nbgrader_config.py`: it calls `configure`, and an
-instructor's lines follow there.
+`make` and nbgrader's own commands both read `grading/nbgrader_config.py`: it calls `configure`, and an
+instructor's own lines follow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _log_to(path: Path) -> None:
-    """Have nbgrader write to a file; what an instructor must know is printed elsewhere."""
+    """Make nbgrader log to a file; messages for instructors are printed elsewhere."""
     log = logging.getLogger("traitlets")
     path.parent.mkdir(parents=True, exist_ok=True)
     for handler in log.handlers:
@@ -36,7 +36,7 @@ def _log_to(path: Path) -> None:
 
 
 def last_log_error(home: Path) -> str:
-    """The last error in nbgrader's log, in one line."""
+    """Return the last error in nbgrader's log, in one line."""
     try:
         lines = (home / ".nbgrader.log").read_text(errors="replace").splitlines()
     except OSError:
@@ -46,11 +46,11 @@ def last_log_error(home: Path) -> str:
 
 
 class GradingConfigError(ValueError):
-    """The configuration cannot be used; the message says why."""
+    """Invalid configuration; the message says why."""
 
 
 def load(home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
-    """The configuration of a course: what `nbgrader_config.py` in its folder says, or `configure` alone where there is none.
+    """Load the configuration of a course: `nbgrader_config.py` in its folder, or `configure` alone if there is none.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def load(home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
     Raises
     ------
     GradingConfigError
-        The file has a mistake.
+        The file has an error.
     """
     path = home / "nbgrader_config.py"
     try:
@@ -73,18 +73,18 @@ def load(home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
 
 
 def gradebook_exists(config: Config) -> bool:
-    """Whether there is a gradebook; false only where it would be a file."""
+    """Return whether there is a gradebook; false only if it would be a file."""
     kind, _, path = config.CourseDirectory.db_url.partition(":///")
     return kind != "sqlite" or Path(path).exists()
 
 
 def gradebook(config: Config) -> Gradebook:
-    """nbgrader's gradebook, as the configuration says; a context manager.
+    """Open nbgrader's gradebook, as configured; a context manager.
 
     Raises
     ------
     GradingConfigError
-        There is none to be had at that address.
+        It cannot be opened.
     """
     from nbgrader.api import Gradebook
     from sqlalchemy.exc import SQLAlchemyError
@@ -95,26 +95,26 @@ def gradebook(config: Config) -> Gradebook:
     except (SQLAlchemyError, ImportError) as error:
         told = str(error).splitlines()[0]
         raise GradingConfigError(
-            f"The gradebook {_without_password(course.db_url)} cannot be opened: {told}. Usual causes: the server does not run, the name "
+            f"The gradebook {_without_password(course.db_url)} cannot be opened: {told}. Usual causes: the server is not running, the name "
             "or the password in nbgrader_config.py is wrong, or the driver is not installed (for PostgreSQL, psycopg)."
         ) from error
 
 
 @contextlib.contextmanager
 def gradebook_lock(home: Path = GRADING) -> Iterator[None]:
-    """Be the only one who writes to the gradebook meanwhile.
+    """Hold the lock for writing to the gradebook.
 
     Raises
     ------
     GradingConfigError
-        Somebody else does.
+        Another process holds it.
     """
     try:
         with FileLock(home / ".autograde.lock", blocking=False):
             yield
     except Timeout:
         raise GradingConfigError(
-            "Another `make autograde` or `make release` runs in this folder. One at a time writes to the gradebook."
+            "Another `make autograde` or `make release` is running in this folder. Only one at a time can write to the gradebook."
         ) from None
 
 
@@ -123,7 +123,7 @@ def _without_password(url: str) -> str:
 
 
 def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
-    """Fill a traitlets Config.
+    """Fill a traitlets Config with the course's settings.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     home : Path
         Folder of source/, submitted/, autograded/, feedback/ and gradebook.db.
     release : Path
-        Folder of what students get.
+        Folder of the students' notebooks.
     """
     from nbgrader.preprocessors import (
         AssignLatePenalties,
@@ -155,7 +155,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         TakeStudentCells,
     )
 
-    programs = str(Path(sys.executable).parent)  # nbgrader calls alembic by its name
+    programs = str(Path(sys.executable).parent)  # nbgrader calls alembic by name
     if programs not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = programs + os.pathsep + os.environ["PATH"]
     _log_to(home / ".nbgrader.log")
@@ -186,7 +186,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         MarkGraded,
     ]
     config.GenerateFeedback.preprocessors = [GetGrades, HideTests, LimitPictures, "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]
-    config.ExecuteOnRanks.timeout = 5 * SUBMISSION_CELL_SECONDS  # a net; the library's own limits are far shorter
-    config.ExecuteOnRanks.shutdown_kernel = "immediate"  # its ranks end with it, and its folder after it
+    config.ExecuteOnRanks.timeout = 5 * SUBMISSION_CELL_SECONDS  # a safety net; the library's own limits are far shorter
+    config.ExecuteOnRanks.shutdown_kernel = "immediate"  # its ranks end with it, and then its folder is removed
     config.ExecuteOnRanks.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--IPKernelApp.log_level=40"]
     return config

@@ -1,5 +1,4 @@
-"""`make feedback PART=...`: a page of HTML for each student, without a hidden test's source or an expected value; and zips of them,
-under the names under which platforms take them back."""
+"""`make feedback PART=...`: write HTML pages without hidden test sources or expected values, and zips of them for platforms."""
 
 from __future__ import annotations
 
@@ -24,29 +23,29 @@ from grading.results import course_grades, packing, ungraded
 from grading.results.course_grades import CourseGrades
 from grading.running import limited_process, pending
 
-PAGE_DEADLINE_SECONDS, PAGE_MEMORY_BYTES = 60, 2 << 30  # seconds and bytes for the page of one student
+PAGE_DEADLINE_SECONDS, PAGE_MEMORY_BYTES = 60, 2 << 30  # seconds and bytes for one student's page
 MAX_PARALLEL_PAGES = 8
 
 
 def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> dict[str, str]:
-    """Write feedback/STUDENT/PART/PART.html for all that is graded.
+    """Write feedback/STUDENT/PART/PART.html for all graded submissions.
 
     Returns
     -------
     dict of str to str
-        Whose page could not be written, and why, in a sentence.
+        Students whose page could not be written, and why.
 
     Raises
     ------
     grading.people.roster.RosterError
-        The roster cannot be used.
+        The roster is invalid.
     """
     from tqdm import tqdm
 
     course = course_grades.read(home, notebooks)
     students = graded_students(part, home)
     jobs = [(part, home, notebooks, student, _page_context(course, part, student)) for student in students]
-    importlib.import_module("grading.results.pages")  # once, and not in each process
+    importlib.import_module("grading.results.pages")  # once, not in each process
     forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(
         min(MAX_PARALLEL_PAGES, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks, _no_interrupt
@@ -59,14 +58,14 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
 
 
 def graded_students(part: str, home: Path) -> list[str]:
-    """The students of whom a part is graded, as they have handed it in."""
+    """Return the students whose current submission of a part is graded."""
     students = sorted(path.parents[1].name for path in (home / "autograded").glob(f"*/{part}/{part}.ipynb"))
     now = pending.current_key(part, home)
     return [student for student in students if pending.submission_state(part, student, home, now) in (pending.DONE, pending.GONE)]
 
 
 def ungradable(part: str, course: CourseGrades) -> dict[str, str]:
-    """The students who must know why nothing of theirs was graded, and the reason."""
+    """Return the students who must be told why nothing of theirs was graded, and the reason."""
     done = set(graded_students(part, course.home))
     without = [s for s in course.students if s not in done and not getattr(course.submissions.get((s, part)), "points", None)]
     found = {student: ungraded.reason_for_student(part, student, course.home) for student in without}
@@ -74,7 +73,7 @@ def ungradable(part: str, course: CourseGrades) -> dict[str, str]:
 
 
 def write_reasons(part: str, course: CourseGrades) -> list[str]:
-    """Write feedback/STUDENT/PART/PART.html for all of whom nothing could be graded, with the reason; returns the students."""
+    """Write feedback/STUDENT/PART/PART.html with the reason, for students of whom nothing could be graded; return them."""
     from grading.results import pages
 
     found = ungradable(part, course)
@@ -85,7 +84,7 @@ def write_reasons(part: str, course: CourseGrades) -> list[str]:
 
 
 def _page_context(course: CourseGrades, part: str, student: str) -> dict:
-    """What a page says beside what nbgrader knows."""
+    """Return what a page shows beyond nbgrader's data."""
     told = dict(part=part, name=course.row(student).get("name", "").strip() or student)
     found = course.submissions.get((student, part))
     if found and found.points and part in course.tests:
@@ -96,7 +95,7 @@ def _page_context(course: CourseGrades, part: str, student: str) -> dict:
 
 
 def _no_interrupt() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is told, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles it, and ends this process
 
 
 def _render_in_own_process(job: tuple) -> str | None:
@@ -113,10 +112,10 @@ def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> s
     config = pages.configured(load(home, notebooks))
     config.CourseDirectory.assignment_id = part
     config.GenerateFeedback.force = True
-    with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:  # nbgrader sees nobody else's: a student's name may be a pattern
+    with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:  # of one student: nbgrader takes a name for a pattern
         shutil.copytree(home / "autograded" / student / part, Path(folder) / student / part)
         config.CourseDirectory.autograded_directory = folder
-        logging.getLogger("traitlets").addHandler(logging.FileHandler(Path(folder) / ".nbgrader.log", delay=True))  # that of this page
+        logging.getLogger("traitlets").addHandler(logging.FileHandler(Path(folder) / ".nbgrader.log", delay=True))  # of this page only
         page = pages.FeedbackConverter(coursedir=CourseDirectory(config=config), config=config)
         page.context = pages.PageContext(**told)
         try:
@@ -127,7 +126,7 @@ def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> s
 
 
 def students_without_page(course: CourseGrades, part: str, problems: dict[str, str]) -> dict[str, str]:
-    """Who has no page, and why."""
+    """Return the students without a page, and why."""
     done, why = set(graded_students(part, course.home)), dict(problems)
     for student in course.students:
         if student not in done:
@@ -138,7 +137,7 @@ def students_without_page(course: CourseGrades, part: str, problems: dict[str, s
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # whatever a student is called
+        stream.reconfigure(errors="replace")  # whatever a student's name contains
     part = required_part(sys.argv[1:], "make feedback PART=01_data_split")
     try:
         course = course_grades.read(GRADING)
@@ -153,7 +152,7 @@ def main() -> None:
     written = [student for student in graded_students(part, GRADING) if student not in problems]
     print(f"{_pages(len(written))} in grading/feedback/*/{part}/")
     if told:
-        print(f"{_pages(len(told))} that say why nothing was graded, there, too")
+        print(f"{_pages(len(told))} there that say why nothing was graded")
     packed = packing.pack(part, GRADING, [*written, *told])
     for archive, number in packed.archives.items():
         print(f"{_pages(number)} of them in grading/feedback/{archive}")

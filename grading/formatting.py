@@ -1,12 +1,12 @@
-"""For a person's eyes: what a stranger wrote, in one line and without what moves a terminal's cursor; points, and names of tests."""
+"""Format texts for display: untrusted text in one line without control characters, points, and names of tests."""
 
 from __future__ import annotations
 
-MAX_SENTENCE_CHARS = 500  # characters of a sentence
+MAX_SENTENCE_CHARS = 500  # characters of a message
 
 
 def printable(text: str) -> str:
-    """A stranger's text, with what cannot be printed as its number.
+    """Replace what cannot be printed in an untrusted text by its code.
 
     >>> printable("ada: 15 of 15\\x1b[1A")
     'ada: 15 of 15\\\\x1b[1A'
@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 
 
 def display_name(grade_id: str) -> str:
-    """A test's or an exercise's name, as a person writes it.
+    """Return the readable name of a test or an exercise.
 
     >>> display_name("test-the-whole-layer")
     'the whole layer'
@@ -24,7 +24,7 @@ def display_name(grade_id: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a name can be written to a file; one of a disk may be in an older code.
+    """Return whether a name can be encoded as UTF-8; file names may have an older encoding.
 
     >>> is_utf8("José"), is_utf8("Jos" + chr(0xDC82))
     (True, False)
@@ -33,7 +33,7 @@ def is_utf8(text: str) -> bool:
 
 
 def one_line(text: object) -> str:
-    """What went wrong, in one line of bounded length.
+    """Format an error in one line of bounded length.
 
     >>> one_line("expected 4\\n  got 9\\ud800")
     'expected 4 got 9\\\\ud800'
@@ -42,7 +42,7 @@ def one_line(text: object) -> str:
 
 
 def format_points(value: float) -> str:
-    """Points, with two digits behind the point at most.
+    """Format points with at most two decimals.
 
     >>> format_points(13.0), format_points(8.0526)
     ('13', '8.05')

@@ -1,12 +1,12 @@
-"""`make grades`: what everybody has, of all parts, as grading/grades.csv, and in the columns that Canvas, Moodle and Brightspace import.
+"""`make grades`: the points of all students in grading/grades.csv, and in files that Canvas, Moodle and Brightspace import.
 
-    grades.csv                a line for each student, also for who handed nothing in, with what there was to get and what is not graded yet
-    grades-canvas.csv         Grades, Import: matched by ID, else by SIS User ID or SIS Login ID, else by the name
+    grades.csv                a line for each student, also for those who handed nothing in, with the maxima and what is not graded yet
+    grades-canvas.csv         Grades, Import: matched by ID, else by SIS User ID or SIS Login ID, else by name
     grades-moodle.csv         Grades, Import, CSV file: map "Email address", "ID number" or "Username", and each part to its grade item
     grades-brightspace.csv    Grades, Enter Grades, Import: matched by OrgDefinedId or Username
 
-The roster's columns say who is who: `canvas` is Canvas's ID (else it is known from what was collected), `number` the student's number (SIS
-User ID, ID number, OrgDefinedId), `login` the name to log in with (SIS Login ID, Username).
+The roster's columns identify students: `canvas` is Canvas's ID (else it is taken from what was collected), `number` the student's number
+(SIS User ID, ID number, OrgDefinedId), `login` the login name (SIS Login ID, Username).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from grading.people import roster
 from grading.results import course_grades, ungraded
 from grading.results.course_grades import CourseGrades, PartGrade
 
-EXCUSED = "EX"  # what Canvas calls a part of which nothing counts
-POSSIBLE = "Points Possible"  # Canvas knows the line with the maxima by these words, wherever they stand in a name
+EXCUSED = "EX"  # in Canvas, for a part that does not count at all
+POSSIBLE = "Points Possible"  # Canvas recognizes the line of maxima by these words, even inside a name
 
 
 def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[CourseGrades, list[str]]:
-    """Write grades.csv and the files for platforms; nothing where nothing is released.
+    """Write grades.csv and the files for platforms; nothing if no part is released.
 
     Returns
     -------
     course_grades.CourseGrades, list of str
-        What they were made from, and what an instructor must know of them, in sentences.
+        The grades, and notes for the instructor.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[CourseGra
 
 
 def table(course: CourseGrades, found: dict[str, dict[str, PartGrade]]) -> list[list[object]]:
-    """A line for each student, with all that is known."""
+    """Build a line for each student, with all that is known."""
     head = ["id", "name", "email"]
     for part in course.tests:
         head += [f"{part} points", f"{part} maximum", f"{part} late penalty", f"{part} not graded"]
@@ -70,7 +70,7 @@ def table(course: CourseGrades, found: dict[str, dict[str, PartGrade]]) -> list[
 
 
 def canvas(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: list[str], numbers: dict[str, str]) -> list[list[object]]:
-    """The columns of Canvas's gradebook. Where a number or a login is there, the name is not looked at."""
+    """Build the columns of Canvas's gradebook. Canvas ignores the name if there is a number or a login."""
     lines: list[list[object]] = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *parts]]
     lines.append([f"    {POSSIBLE}", "", "", "", "", *(_possible(course, part) for part in parts)])
     for student, of in found.items():
@@ -83,7 +83,7 @@ def canvas(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: 
 
 
 def moodle(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: list[str]) -> list[list[object]]:
-    """Columns that Moodle's import of a CSV file can map."""
+    """Build columns that Moodle's CSV import can map."""
     lines: list[list[object]] = [["Email address", "ID number", "Username", *parts]]
     for student, of in found.items():
         row = course.row(student)
@@ -93,7 +93,7 @@ def moodle(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: 
 
 
 def brightspace(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: list[str]) -> list[list[object]]:
-    """The columns of Brightspace's import; a line ends with the mark that it asks for."""
+    """Build the columns of Brightspace's import; each line ends with the mark that it requires."""
     lines: list[list[object]] = [["OrgDefinedId", "Username", *(f"{part} Points Grade" for part in parts), "End-of-Line Indicator"]]
     for student, of in found.items():
         row = course.row(student)
@@ -104,61 +104,61 @@ def brightspace(course: CourseGrades, found: dict[str, dict[str, PartGrade]], pa
 
 
 def _possible(course: CourseGrades, part: str) -> float:
-    """What a part is worth on a platform, which knows one maximum for all: without what counts for nobody."""
+    """Return a part's maximum on a platform, the same for all students: without the tests that count for nobody."""
     return float(course.maximum(part, course.dropped("", part)))
 
 
 def _scaled(course: CourseGrades, part: str, mark: PartGrade, excused: str = "") -> object:
-    """Points as of the platform's maximum: who has a test less gets the same share of it."""
+    """Scale points to the platform's maximum: a student with dropped tests gets the same share of it."""
     if not mark.maximum:
         return excused
     return "" if mark.points is None or mark.old else mark.points * _possible(course, part) / mark.maximum
 
 
 def _collected(home: Path, student: str) -> str:
-    """The number of a user of Canvas, as it stood in the name of what they handed in."""
+    """Return a student's Canvas user number, from the name of a collected file."""
     found = [records.read(home, student, part) for part in all_parts()]
     return next((str(r["key"]) for r in found if r.get("platform") == "canvas" and str(r.get("key")).isdecimal()), "")
 
 
 def _who_now(course: CourseGrades, student: str) -> str:
-    """Somebody who is not in the roster; with who that is there, if their hand-in says so."""
+    """Describe a student who is not in the roster, with their id there if the submission reveals it."""
     for part in course.tests:
         record = records.read(course.home, student, part)
         named = platforms.parse_name(record.get("name") or "")
         found = course.people.find(named.student, named.platform, named.key, named.number) if named else []
         if len(found) == 1:
-            rule = "an id must stay what it was when hand-ins were collected; change it back"
+            rule = "ids must not change after hand-ins were collected; change it back"
             return f"{student} (whom roster.csv calls {found[0]} now: {rule})"
     return student
 
 
 def notes(course: CourseGrades, found: dict[str, dict[str, PartGrade]], numbers: dict[str, str]) -> list[str]:
-    """What an instructor must know of the files."""
+    """Return notes on the files for the instructor."""
     rows = {student: course.row(student) for student in found}
     strangers = [student for student in found if course.people and student not in course.people.rows]
     said = {
-        "not in roster.csv, with points all the same": [_who_now(course, student) for student in strangers],
-        "not all graded, see the columns 'not graded'": [
+        "not in roster.csv, but with points": [_who_now(course, student) for student in strangers],
+        "not fully graded, see the columns 'not graded'": [
             student
             for student, of in found.items()
             if any(m.missing not in ("", ungraded.NOTHING_SUBMITTED) and not m.by_hand for m in of.values())
         ],
-        "points by hand are still to be given, see the columns 'not graded'": [
+        "points still to be given by hand, see the columns 'not graded'": [
             student for student, of in found.items() if any(mark.by_hand for mark in of.values())
         ],
-        "Canvas can match them by their name only; the roster's columns 'canvas', 'number' or 'login' can say who they are": [
+        "Canvas can match them by name only; the roster's columns 'canvas', 'number' or 'login' can identify them": [
             student
             for student, row in rows.items()
             if not (numbers[student] or row.get("number", "").strip() or row.get("login", "").strip())
         ],
-        "Moodle cannot match them; the roster's columns 'email', 'number' or 'login' can say who they are": [
+        "Moodle cannot match them; the roster's columns 'email', 'number' or 'login' can identify them": [
             student for student, row in rows.items() if not any(row.get(column, "").strip() for column in ("email", "number", "login"))
         ],
-        "Brightspace cannot match them; the roster's columns 'number' or 'login' can say who they are": [
+        "Brightspace cannot match them; the roster's columns 'number' or 'login' can identify them": [
             student for student, row in rows.items() if not any(row.get(column, "").strip() for column in ("number", "login"))
         ],
-        "begins as a formula does, and got a quote before it; a platform that goes by it needs it without": [
+        "starts like a formula, and got a quote before it; a platform that matches by it needs it without": [
             f"{student}'s {column}"
             for student, row in rows.items()
             for column in ("email", "number", "login")
@@ -174,13 +174,13 @@ def _some(names: list[str], most: int = 10) -> str:
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # whatever a student is called
+        stream.reconfigure(errors="replace")  # whatever a student's name contains
     try:
         course, said = grades(GRADING)
     except (roster.RosterError, GradingConfigError) as error:
         sys.exit(str(error))
     if not course.tests:
-        sys.exit("Nothing is released yet, so there is nothing to get points for. First: make release, make collect, make autograde.")
+        sys.exit("Nothing is released yet, so there are no grades. First: make release, make collect, make autograde.")
     graded = len({student for (student, part), found in course.submissions.items() if found.points and part in course.tests})
     parts = f"{len(course.tests)} part{'s' * (len(course.tests) != 1)}"
     print(f"{len(course.students)} students, {graded} of them with points, {parts}: grading/grades.csv")

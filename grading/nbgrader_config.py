@@ -1,4 +1,4 @@
-"""The configuration of grading. `make` reads it, and so do nbgrader's own commands: `cd grading && ../.venv/bin/nbgrader db`, say."""
+"""nbgrader's configuration, read by `make` and by nbgrader's own commands, such as `cd grading && ../.venv/bin/nbgrader db`."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from grading.config import configure
 c = get_config()  # noqa: F821  nbgrader defines it
 configure(c, Path(__file__).resolve().parent)
 
-# Your own lines follow; README.md, "For instructors", says more. For instance:
+# Your own lines follow; grading/README.md, "One configuration", says more. For instance:
 #
 # c.CourseDirectory.course_id = "dt-2027"
 # c.CourseDirectory.db_url = "postgresql+psycopg://grader:PASSWORD@127.0.0.1/gradebook"
-# c.LateSubmissionPlugin.penalty_method = "zero"  # or a plugin of yours: c.AssignLatePenalties.plugin_class = "my_course.Penalty"
+# c.LateSubmissionPlugin.penalty_method = "zero"  # or a plugin of your own: c.AssignLatePenalties.plugin_class = "my_course.Penalty"
 # c.Exchange.root = "/srv/nbgrader/exchange"

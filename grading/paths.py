@@ -1,4 +1,4 @@
-"""Where things lie, and the names of the parts."""
+"""The course's folders, and the names of its parts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
-GRADING = Path(os.environ.get("COURSE_GRADING") or ROOT / "grading")  # on a hub it is the instructor's own, and the course is read only
+GRADING = Path(os.environ.get("COURSE_GRADING") or ROOT / "grading")  # on a hub, the instructor's own folder: the course is read only there
 
 
 def parts() -> list[str]:
-    """The names of all parts, in order."""
+    """Return the names of all parts, in order."""
     return sorted(p.name for p in SOLUTIONS.iterdir() if (p / f"{p.name}.py").exists())
 
 
 def selected_parts(arguments: list[str]) -> list[str]:
-    """The parts that a command line names, by their names or numbers; all of them if it names none.
+    """Return the parts that a command line names, by their names or numbers; all of them if it names none.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def selected_parts(arguments: list[str]) -> list[str]:
 
 
 def required_part(arguments: list[str], usage: str) -> str:
-    """The one part that a command line must name."""
+    """Return the one part that a command line must name."""
     if not arguments:
         sys.exit(f"Which part? {usage}. The parts: {', '.join(parts())}.")
     return selected_parts(arguments[:1])[0]

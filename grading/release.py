@@ -16,7 +16,7 @@ from grading.paths import GRADING, NOTEBOOKS, ROOT, selected_parts
 
 
 def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Path:
-    """Release one part, and tell nbgrader's gradebook of it.
+    """Release one part, and register it in nbgrader's gradebook.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
     home : Path
         nbgrader's folder: source/ and gradebook.db are written there.
     notebooks : Path
-        Where the students' notebook is written.
+        Folder for the students' notebook.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
         The students' notebook.
     """
     notebooks.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=notebooks, prefix=".") as folder:  # the old one stays until the new one is whole
+    with tempfile.TemporaryDirectory(dir=notebooks, prefix=".") as folder:  # the old one stays until the new one is complete
         made, path = _build_release(part, home, Path(folder)), notebooks / part / f"{part}.ipynb"
         path.parent.mkdir(exist_ok=True)
         os.replace(made, path)
@@ -41,13 +41,13 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
 
 
 def register(part: str, home: Path = GRADING) -> None:
-    """The same for grading alone: nbgrader's source and gradebook have the part as `solutions/` has it, and no student gets anything."""
+    """Register a part for grading only: bring nbgrader's source and gradebook up to date with `solutions/`, and release nothing."""
     with tempfile.TemporaryDirectory(prefix="course-release-") as folder:
         _build_release(part, home, Path(folder))
 
 
 def _build_release(part: str, home: Path, folder: Path) -> Path:
-    """Write nbgrader's source, tell the gradebook, and make the students' notebook in a folder."""
+    """Write nbgrader's source, update the gradebook, and make the students' notebook in a folder."""
     from nbgrader.converters import GenerateAssignment
     from nbgrader.coursedir import CourseDirectory
 
@@ -64,7 +64,7 @@ def _build_release(part: str, home: Path, folder: Path) -> Path:
     config.GenerateAssignment.create_assignment = True
     try:
         GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
-    except BaseException:  # what was not released is not what hand-ins are graded by
+    except BaseException:  # submissions are not graded against what was not released
         if before is None:
             path.unlink()
         else:
@@ -77,7 +77,7 @@ def _build_release(part: str, home: Path, folder: Path) -> Path:
 
 
 def in_table(text: str, part: str, points: float) -> str:
-    """README's text, with the points of a part in its table."""
+    """Return README's text with the points of a part updated in its table."""
     return re.sub(rf"^(\|.*\(notebooks/{part}/.*\| *)\d+( *\|)$", rf"\g<1>{points:g}\2", text, flags=re.MULTILINE)
 
 

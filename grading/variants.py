@@ -24,16 +24,16 @@ from grading.paths import selected_parts
 from grading.submission import sandbox
 from grading.submission.execute import environment_variables, ipc_kernel_config, on_ranks, reduce_to_verdict
 
-VARIANT_CELL_SECONDS = 15  # that a cell may take on a quiet machine
+VARIANT_CELL_SECONDS = 15  # seconds for a cell on a quiet machine
 UNTOUCHED = "untouched"
-# Another answer has all its time, and an account of memory of its own.
+# Each answer gets the full time, and memory accounting of its own.
 RESET_LIMITS = """
 from course_lib.cluster import time_limits
 time_limits.reset()
 ranks.held()  # gives back what is free
 getattr(ranks._connection.client, "reset_baseline", lambda: None)()
 """
-_STUB = re.compile("### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)  # as nbgrader does it for the students' notebook
+_STUB = re.compile("### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)  # as nbgrader does for the students' notebook
 
 
 class RunningPart:
@@ -46,8 +46,8 @@ class RunningPart:
         self.part, self.notebook = part, build.build(part)
         self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.CODE_CELL_KINDS, "example")}
         self._needs: dict[str, list[str]] = {}
-        self._failed: list[str] = []  # the hidden tests whose messages `points` gave last
-        self._seconds: Counter[str] = Counter()  # the longest that each hidden test has taken
+        self._failed: list[str] = []  # hidden tests whose messages `points` returned last
+        self._seconds: Counter[str] = Counter()  # the longest time that each hidden test has taken
         self._folder = tempfile.TemporaryDirectory(prefix="course-variants-")
         self._client = NotebookClient(
             self.notebook,
@@ -56,7 +56,7 @@ class RunningPart:
             resources={"metadata": {"path": self._folder.name}},
             kernel_name="python3",
             config=ipc_kernel_config(self._folder.name),
-            extra_arguments=["--IPKernelApp.log_level=40"],  # it warns that it is not encrypted, on this machine
+            extra_arguments=["--IPKernelApp.log_level=40"],  # it warns about missing encryption, even on one machine
         )
 
     def __enter__(self) -> RunningPart:
@@ -69,11 +69,11 @@ class RunningPart:
             )
             stack.enter_context(self._client.setup_kernel())
             self.begin()
-            self._close = stack.pop_all().close  # whatever fails before this line, nothing is left
+            self._close = stack.pop_all().close  # whatever fails before this line, nothing is left behind
         return self
 
     def begin(self) -> None:
-        """Start ranks, and solve all exercises on them."""
+        """Start the ranks, and solve all exercises on them."""
         for cell in build.build(self.part).cells:
             kind = build.kind_of(cell)
             if kind == "exercise":
@@ -88,18 +88,18 @@ class RunningPart:
         self._close()
 
     def exercise(self, function: str) -> NotebookNode:
-        """The cell in which an exercise's function or class is defined."""
+        """Return the cell that defines an exercise's function or class."""
         for cell in self.cells["exercise"]:
             if re.search(rf"^(def|async def|class) {function}\b", cell.source, re.MULTILINE):
                 return cell
-        raise KeyError(f"variants.py has answers to {function}, and no exercise defines it")
+        raise KeyError(f"variants.py has answers to {function}, but no exercise defines it")
 
     def answer(self, source: str) -> None:
         """Define an answer on the ranks."""
         self._run(on_ranks(source))
 
     def tests_decided_by(self, exercise: NotebookNode) -> list[str]:
-        """The hidden tests that an exercise decides about, in the notebook's order: those that lose points without it."""
+        """Return the hidden tests that depend on an exercise, in the notebook's order: those that lose points without it."""
         if exercise.id not in self._needs:
             self.answer(_stub(exercise))
             self._needs[exercise.id] = [c.id for c in self.cells["test"] if self._earned(c)[0] < c.metadata.nbgrader.points]
@@ -107,7 +107,7 @@ class RunningPart:
         return self._needs[exercise.id]
 
     def tests_naming(self, exercise: NotebookNode) -> list[str]:
-        """The hidden tests that name a function of this exercise (these first), of one that uses it, or of none."""
+        """Return the hidden tests that name a function of this exercise (these first), of one that uses it, or of none."""
         first = own = _names(exercise)
         names = {name for cell in self.cells["exercise"] for name in _names(cell)}
         for cell in self.cells["exercise"]:
@@ -117,10 +117,10 @@ class RunningPart:
         return sorted(found, key=lambda test: not named[test] & first)
 
     def points(self, only: Iterable[str] | None = None, enough: float = math.inf) -> tuple[float, list[str]]:
-        """Run the hidden tests: the points, and what the failed ones say.
+        """Run the hidden tests; return the points, and the messages of the failed ones.
 
-        With `only`, the others count as passed; so do those that are left when `enough` points are lost. Those whose points add up to
-        `enough` come first.
+        With `only`, the others count as passed; so do those that remain once `enough` points are lost. Those whose points add up to
+        `enough` run first.
         """
         lost, messages, self._failed = 0.0, [], []
         tests = {cell.id: cell for cell in self.cells["test"]}
@@ -135,7 +135,7 @@ class RunningPart:
         return self.maximum() - lost, messages
 
     def _likely(self, left: list[str], to_lose: float) -> str:
-        """The first of the fewest hidden tests, and the shortest of these, whose points are what is still to be lost; else the first."""
+        """Choose the next test: the first of the fewest and fastest tests whose points are still to be lost; else the first one left."""
         worth = {cell.id: cell.metadata.nbgrader.points for cell in self.cells["test"]}
         for count in range(1, len(left) + 1):
             exact = [tests for tests in combinations(left, count) if sum(map(worth.get, tests)) == to_lose]
@@ -144,7 +144,7 @@ class RunningPart:
         return left[0]
 
     def _earned(self, cell: NotebookNode) -> tuple[float, str]:
-        """Run a hidden test: its points, and what it says if it fails."""
+        """Run a hidden test; return its points, and its message if it fails."""
         began = time.monotonic()
         ran = self._run(cell.source, cell.metadata)
         self._seconds[cell.id] = max(self._seconds[cell.id], time.monotonic() - began)
@@ -156,7 +156,7 @@ class RunningPart:
         return result[0] if result else cell.metadata.nbgrader.points, ""
 
     def judge(self, answer: answers.Answer, say: Callable, *, once: bool = False, only: list[str] | None = None) -> bool:
-        """Whether an answer gets the points that it should; with `only`, from these tests."""
+        """Check that an answer gets the points that it should; with `only`, from these tests."""
         given, said = self.run_answer(answer, once=once, only=only)
         expected = self.maximum() - answer.loses
         good = given == expected
@@ -167,10 +167,10 @@ class RunningPart:
         return good
 
     def run_answer(self, answer: answers.Answer, *, once: bool = False, only: list[str] | None = None) -> tuple[float, list[str]]:
-        """The points that an answer gets, and what failed tests say; the solution is back afterwards.
+        """Return the points of an answer, and the messages of failed tests; the solution is restored afterwards.
 
-        With `once`, the hidden tests about the exercise run, see `tests_naming`, until the answer has lost what it should; which of them it
-        decides is not found out first.
+        With `once`, the hidden tests about the exercise (see `tests_naming`) run until the answer has lost what it should, without first
+        finding out which of them depend on it.
         """
         everything = self.cells["exercise"]
         cells = [] if answer.source or answer.name != UNTOUCHED else everything
@@ -190,7 +190,7 @@ class RunningPart:
         return result
 
     def judge_together(self, right: list[answers.Answer], say: Callable) -> list[bool]:
-        """Judge right answers to different exercises at once, by the tests about these; one by one where they lose points."""
+        """Judge right answers to different exercises at once, by the tests about these; one by one if they lose points."""
         about: list[str] = []
         for answer in right:
             self.answer(answer.source)
@@ -203,7 +203,7 @@ class RunningPart:
         return [all_good] * max(1, len(right)) if all_good or not right else [self.judge(answer, say) for answer in right]
 
     def maximum(self) -> float:
-        """The points of the part."""
+        """Return the points of the part."""
         return sum(c.metadata.nbgrader.points for c in self.cells["test"])
 
     def _run(self, source: str, metadata: dict | None = None) -> NotebookNode:
@@ -213,7 +213,7 @@ class RunningPart:
 
 
 def _names(exercise: NotebookNode) -> set[str]:
-    """The functions and classes that an exercise defines."""
+    """Return the functions and classes that an exercise defines."""
     return set(re.findall(r"^(?:def|async def|class) (\w+)", exercise.source, re.MULTILINE))
 
 
@@ -222,19 +222,19 @@ def _words(source: str) -> set[str]:
 
 
 def _stub(exercise: NotebookNode) -> str:
-    """An exercise's cell as a student finds it."""
+    """Return an exercise's cell as students get it."""
     return _STUB.sub("raise NotImplementedError()", exercise.source)
 
 
 def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int, int]:
     """Run a part's variants on the same ranks; with `once`, right answers to different exercises run together.
 
-    The solution is then left to what grades whole notebooks.
+    The solution itself is then left to the tests that grade whole notebooks.
 
     Returns
     -------
     tuple of int
-        How many answers got the points that they should, and how many did not.
+        The number of answers that got the points that they should, and of those that did not.
     """
     todo = answers.read(part)
     if not todo:
@@ -243,7 +243,7 @@ def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int,
     with RunningPart(part) as running:
         solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", UNTOUCHED, "", running.maximum())
         good = [running.judge(answer, say) for answer in ([untouched] if once else [solved, untouched])]
-        # The right ones first: a wrong one may leave something in the ranks' memory.
+        # Right answers first: a wrong one may leave something in the ranks' memory.
         if once:
             for several in _one_of_each(right):
                 good += running.judge_together(several, say)
@@ -254,7 +254,7 @@ def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int,
 
 
 def check_first_variants(part: str, say: Callable = print) -> tuple[int, int]:
-    """The same for the first right answers to all exercises at once, and for the first wrong answer to each."""
+    """Run the first right answers to all exercises at once, and the first wrong answer to each; see `check`."""
     todo = [answer for answer in answers.read(part) if answer.function != answers.CELL_ANSWER]
     wrong = {answer.function: answer for answer in reversed(todo) if answer.loses}
     with RunningPart(part) as running:
@@ -265,7 +265,7 @@ def check_first_variants(part: str, say: Callable = print) -> tuple[int, int]:
 
 
 def _one_of_each(todo: list[answers.Answer]) -> Iterator[list[answers.Answer]]:
-    """The first answers to each exercise, then the second ones, and so on."""
+    """Yield the first answers to each exercise, then the second ones, and so on."""
     by_exercise: dict[str, list[answers.Answer]] = {}
     for answer in todo:
         by_exercise.setdefault(answer.function, []).append(answer)
@@ -274,7 +274,7 @@ def _one_of_each(todo: list[answers.Answer]) -> Iterator[list[answers.Answer]]:
 
 
 def cheats(part: str, say: Callable = print, *, once: bool = False) -> tuple[int, int]:
-    """The same for a part's cheats, each on ranks of its own."""
+    """Run a part's cheats, each on fresh ranks; see `check`."""
     good, todo = [], answers.read(part, "cheats.py")
     with RunningPart(part) if todo else nullcontext() as running:
         for answer in todo:

@@ -1,1 +1,1 @@
-"""JupyterHub for a class on one server; docs/jupyterhub.md says how it is set up."""
+"""JupyterHub for a class on one server; docs/jupyterhub.md describes the setup."""

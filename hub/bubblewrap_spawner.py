@@ -1,4 +1,4 @@
-"""The spawner: each user's server runs behind a wall, and is reached by a socket that root has made."""
+"""The spawner: each user's server runs isolated by bubblewrap, and is reached through a socket that root has made."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from hub.socket_proxy import SocketProxy
 
 
 class BubblewrapSpawner(LocalProcessSpawner):
-    """A server for one user, as that user, behind a wall (see `isolation`), with limits (see `limits`)."""
+    """A server for one user, as that user, isolated (see `isolation`) and with limits (see `limits`)."""
 
-    folder = Unicode(help="Where sockets are made; root's alone.").tag(config=True)
+    folder = Unicode(help="Folder of the sockets; only root has access.").tag(config=True)
     course = Unicode(help="The course's folder.").tag(config=True)
-    exchange = Unicode(help="nbgrader's folder of this course.").tag(config=True)
+    exchange = Unicode(help="nbgrader's exchange folder of this course.").tag(config=True)
     hub_socket = Unicode(help="The socket on which the Hub listens.").tag(config=True)
-    instructors = Set(help="Who grades.").tag(config=True)
-    readable = List(help="Other folders that all may read.").tag(config=True)
-    processes = Int(limits.STUDENT_PROCESSES, help="Processes and threads of a user.").tag(config=True)
-    instructor_memory = ByteSpecification("16G", help="Memory of one who grades.").tag(config=True)
-    limited = Bool(True, help="Whether the system lends control groups: then no server starts without.").tag(config=True)
+    instructors = Set(help="The users who grade.").tag(config=True)
+    readable = List(help="Other folders that all users may read.").tag(config=True)
+    processes = Int(limits.STUDENT_PROCESSES, help="Maximum number of processes and threads of a user.").tag(config=True)
+    instructor_memory = ByteSpecification("16G", help="Memory of an instructor.").tag(config=True)
+    limited = Bool(True, help="True if the system provides control groups; then no server starts without them.").tag(config=True)
     room = Int(1 << 30, help="Bytes for /tmp, and for /dev/shm; they count as memory.").tag(config=True)
 
     def __init__(self, **options):
@@ -46,11 +46,11 @@ class BubblewrapSpawner(LocalProcessSpawner):
 
     @property
     def instructor(self) -> bool:
-        """Whether this is the server of one who grades."""
+        """True for the server of an instructor."""
         return self.user.name in self.instructors
 
     async def start(self) -> str:
-        """Start the server; returns where it is reached."""
+        """Start the server; return its address."""
         try:
             user = account(self.user.name)
         except PermissionError as why:
@@ -60,11 +60,11 @@ class BubblewrapSpawner(LocalProcessSpawner):
             self.mem_limit, self.processes = self.instructor_memory, limits.INSTRUCTOR_PROCESSES
         await self.clean()
         self.place = place = Path(self.folder) / str(user.pw_uid)
-        shutil.rmtree(place, ignore_errors=True)  # of a hub that was killed
+        shutil.rmtree(place, ignore_errors=True)  # left by a hub that was killed
         most = (self.mem_limit, self.cpu_limit, self.processes)
         self.groups = await asyncio.to_thread(limits.made, Path(self.folder), user.pw_uid, *most)
         if self.limited and (missing := limits.missing(self.groups)):
-            why = f"No limit could be set for {' and '.join(missing)}: something of your last server cannot be ended. Ask an administrator."
+            why = f"No limit could be set for {' and '.join(missing)}: part of your last server cannot be ended. Ask an administrator."
             raise with_hub_message(RuntimeError(why), why)
         place.mkdir(mode=0o700)
         self.hub_proxy = SocketProxy(place / "hub.sock", Path(self.hub_socket))
@@ -90,7 +90,7 @@ class BubblewrapSpawner(LocalProcessSpawner):
         return f"http+unix://{quote(str(place / 'server'), safe='')}"
 
     async def _ready(self, path: Path) -> None:
-        """Wait for the server's first answer, or its end; JupyterHub would not look whether it has ended."""
+        """Wait for the server's first answer, or its end; JupyterHub would not check whether it has ended."""
         answer = asyncio.ensure_future(first_response_line(path, f"GET {self.server.base_url}api HTTP/1.0\r\n\r\n"))
         try:
             while not answer.done() and self.proc.poll() is None:
@@ -99,11 +99,11 @@ class BubblewrapSpawner(LocalProcessSpawner):
         finally:
             answer.cancel()
         if ended:
-            why = "Your server ended before it was ready. What it wrote stands in .jupyterhub.log in your home. Ask an administrator."
+            why = "Your server ended before it was ready. Its output is in .jupyterhub.log in your home. Ask an administrator."
             raise with_hub_message(RuntimeError(why), why)
 
     def server_environment(self, descriptor: int) -> dict[str, str]:
-        """What the server's environment holds: the Hub's addresses as they are inside, and the socket that it is to serve."""
+        """Return the server's environment: the Hub's addresses as seen inside, and the socket that it is to serve."""
         outside, inside = quote(self.hub_socket, safe=""), quote(HUB_SOCKET, safe="")
         environment = {name: text.replace(outside, inside) for name, text in self.get_env().items()}
         return environment | {
@@ -111,14 +111,14 @@ class BubblewrapSpawner(LocalProcessSpawner):
             "COURSE_LISTEN": str(descriptor),
             "XDG_RUNTIME_DIR": "/tmp",
             "TMPDIR": "/tmp",
-            "JUPYTER_RUNTIME_DIR": "/tmp/jupyter",  # what lies there goes with the server, and needs no room in the home
+            "JUPYTER_RUNTIME_DIR": "/tmp/jupyter",  # removed with the server, and takes no space in the home
         }
 
     def load_state(self, state: dict) -> None:
-        """Forget what an earlier Hub has started: it went with that Hub."""
+        """Forget what an earlier Hub has started: it ended with that Hub."""
 
     async def stop(self, now: bool = False) -> None:
-        """End the server and all that it has started: with its wall, the kernel ends every process inside."""
+        """End the server and all that it has started: when its sandbox ends, the kernel ends every process inside."""
         if self.pid:
             await self._signal(signal.SIGKILL)
             await self.wait_for_death(self.kill_timeout)
@@ -126,14 +126,14 @@ class BubblewrapSpawner(LocalProcessSpawner):
         await self.clean()
 
     async def poll(self) -> int | None:
-        """None while the server runs; when it has ended, nothing of it is left."""
+        """Return None while the server runs; once it has ended, clean up after it."""
         ended = await super().poll()
         if ended is not None:
             await self.clean()
         return ended
 
     async def clean(self) -> None:
-        """Remove the sockets and the control groups; who is still in them is ended."""
+        """Remove the sockets and the control groups; processes still in these are ended."""
         if self.hub_proxy:
             self.hub_proxy.close()
         groups, place = self.groups, self.place
@@ -145,7 +145,7 @@ class BubblewrapSpawner(LocalProcessSpawner):
 
 
 async def first_response_line(path: Path, words: str) -> bytes:
-    """The first line of a server's answer on a socket; nothing if the server ends before."""
+    """Return the first line of a server's answer on a socket; empty if the server ends first."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_unix_connection(str(path))
         try:
@@ -157,13 +157,13 @@ async def first_response_line(path: Path, words: str) -> bytes:
 
 
 def with_hub_message(error: Exception, why: str) -> Exception:
-    """An error of which the user's page says why."""
+    """Attach a message for the user's page to an error."""
     error.jupyterhub_message = why
     return error
 
 
 def bind_root_socket(path: Path) -> socket.socket:
-    """A socket that only root reaches; the server is given it open, so nobody can put another in its place."""
+    """Bind a socket that only root can reach; the server inherits it open, so nobody can put another in its place."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     os.chmod(path, 0o600)
@@ -172,7 +172,7 @@ def bind_root_socket(path: Path) -> socket.socket:
 
 
 def secret(path: Path) -> str:
-    """A secret in a file of root's, made if there is none."""
+    """Return a secret from a file of root's, which is made if there is none."""
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:

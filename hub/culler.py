@@ -1,4 +1,4 @@
-"""JupyterHub's own idle-culler, which ends servers that nobody uses; it reaches the Hub by its Unix socket."""
+"""JupyterHub's idle culler, which ends servers that nobody uses; it reaches the Hub through its Unix socket."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ API = "JUPYTERHUB_API_URL"
 
 
 class HubSocket(Resolver):
-    """Finds every name at the Hub's socket."""
+    """Resolves every host name to the Hub's socket."""
 
     def initialize(self, path: str) -> None:
         self.path = path
 
     async def resolve(self, host: str, port: int, family: int = 0) -> list[tuple[int, str]]:
-        """Where the Hub is."""
+        """Return the Hub's socket."""
         return [(socket.AF_UNIX, self.path)]
 
 

@@ -1,8 +1,8 @@
-"""The wall round a user's server: the command in which it runs, and all that it sees.
+"""Isolation of a user's server: the bubblewrap command that runs it, and everything that it sees.
 
-Root's bubblewrap makes the wall, and what runs inside is the user: namespaces of its own for processes, network, mounts and messages, a
-/tmp and /dev/shm of its own, and of the files only the system, the course, the user's home and the exchange. Nothing is writable but the
-home, the drop-box of the exchange, and those two.
+Root runs bubblewrap, and what runs inside is the user: with its own namespaces for processes, network, mounts and IPC, its own
+/tmp and /dev/shm, and of the files only the system, the course, the user's home and the exchange. Nothing is writable but the
+home, the exchange's inbound folder, and those two.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ SYSTEM_PATHS = (
     "/lib64",
     "/etc",
     "/sys/devices/system",
-)  # the last: MPI looks how many processors there are
+)  # the last: MPI counts the processors
 NAME_SERVICE_SOCKETS = (
     "/var/lib/sss/pipes",
     "/var/lib/sss/mc",
     "/run/nslcd",
     "/run/systemd/userdb",
-)  # where users are asked for who are not in /etc
-HUB_SOCKET = "/run/hub.sock"  # where the Hub's own interface is found inside
+)  # for users who are not in /etc
+HUB_SOCKET = "/run/hub.sock"  # the Hub's own interface, as seen inside
 EXCHANGE = "/exchange"
-EXCHANGE_FOLDER_MODES = {"outbound": 0o755, "inbound": 0o1733, "feedback": 0o711}  # of a course in it, as nbgrader wants them
+EXCHANGE_FOLDER_MODES = {"outbound": 0o755, "inbound": 0o1733, "feedback": 0o711}  # of a course in it, as nbgrader requires them
 PRIVATE_FOLDERS = ("/tmp", "/dev/shm")
-SYSFS_NETWORK = "/sys/class/net"  # there, and empty: without it UCX complains in every notebook
-STUDENT_PATHS = ("course_lib", "notebooks", "hub/config/student", ".venv")  # of the course's folder: no solution, no hidden test
-MIN_USER_ID = 1000  # below it are the system's own accounts
+SYSFS_NETWORK = "/sys/class/net"  # mounted empty: without it, UCX complains in every notebook
+STUDENT_PATHS = ("course_lib", "notebooks", "hub/config/student", ".venv")  # in the course's folder: no solutions, no hidden tests
+MIN_USER_ID = 1000  # lower ones are system accounts
 
 
 @dataclass(frozen=True)
 class ServerIsolation:
-    """What one user's server sees.
+    """Isolation of one user's server.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class ServerIsolation:
     hub_socket : Path
         The Unix socket on which the Hub listens for servers.
     exchange : Path
-        nbgrader's folder of one course: outbound/, inbound/ and feedback/.
+        nbgrader's exchange folder of one course: outbound/, inbound/ and feedback/.
     instructor : bool
-        Who grades sees the whole course, writes to the exchange, and may use bubblewrap for what students wrote.
+        An instructor sees the whole course, writes to the exchange, and may use bubblewrap for students' code.
     readable : tuple of str
-        Other folders that are shown, read only: data sets.
+        Other folders that are visible, read only: data sets.
     room : int
         Bytes for /tmp, and for /dev/shm.
     """
@@ -69,14 +69,14 @@ class ServerIsolation:
     room: int = 1 << 30
 
     def command(self, filter_from: int) -> list[str]:
-        """The words before the server's own command; `filter_from` is a descriptor with the program of `syscall_filter`, for students."""
+        """Return the words before the server's own command; `filter_from` is a descriptor of a `syscall_filter` program, for students."""
         binds = [*self._shown(), *self._writable()]
         above = {str(folder) for path in (*binds[2::3], HUB_SOCKET) for folder in Path(path).parents} - {"/", "/dev", *PRIVATE_FOLDERS}
         folders = [word for path in sorted({*above, SYSFS_NETWORK}) for word in ("--dir", path)]
         own = [word for path in PRIVATE_FOLDERS for word in ("--perms", "1777", "--size", str(self.room), "--tmpfs", path)]
         return [
             *(_program("bwrap"), "--dev", "/dev", *own, *folders, "--proc", "/proc"),
-            # nbgrader looks whether it may write here; nobody else sees what is written.
+            # nbgrader checks whether it may write here; nobody else sees what is written.
             *("--perms", "1777", "--size", str(1 << 20), "--tmpfs", EXCHANGE),
             *(*binds, "--remount-ro", "/", "--chdir", "/"),
             *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -103,30 +103,28 @@ class ServerIsolation:
             "--ro-bind",
             str(self.exchange),
             f"{EXCHANGE}/{self.exchange.name}",
-        ]  # nobody puts another folder in the place of one of these
+        ]  # nobody can replace one of these by another folder
         for name in EXCHANGE_FOLDER_MODES if self.instructor else ("inbound",):
             words += ["--bind", str(self.exchange / name), f"{EXCHANGE}/{self.exchange.name}/{name}"]
         return [*words, "--bind", self.user.pw_dir, self.user.pw_dir]
 
 
 def account(name: str) -> pwd.struct_passwd:
-    """The system's account of a user.
+    """Return a user's system account.
 
     Raises
     ------
     PermissionError
-        There is none, or it is one of the system's own.
+        There is none, or it is a system account.
     """
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise PermissionError(f"{name} has no account on this server. An administrator can make one: adduser {name}") from None
+        raise PermissionError(f"{name} has no account on this server. An administrator can create one: adduser {name}") from None
     if user.pw_uid < MIN_USER_ID or not user.pw_gid:
-        raise PermissionError(
-            f"{name} has the number {user.pw_uid}: servers are for users from {MIN_USER_ID} on, not for the system's own accounts."
-        )
+        raise PermissionError(f"{name} has the user id {user.pw_uid}: servers are for ids from {MIN_USER_ID} on, not for system accounts.")
     if not os.path.isdir(user.pw_dir) or os.path.islink(user.pw_dir) or os.stat(user.pw_dir).st_uid != user.pw_uid:
-        raise PermissionError(f"{name} has no home at {user.pw_dir}, or it is another's. Usual cause: the account was made without one.")
+        raise PermissionError(f"{name} has no home at {user.pw_dir}, or does not own it. Usual cause: the account was created without one.")
     return user
 
 
@@ -134,6 +132,6 @@ def _program(name: str) -> str:
     found = shutil.which(name)
     if not found:
         raise FileNotFoundError(
-            f"the hub's walls need {name}, which is not here. Install it: apt install {name.replace('bwrap', 'bubblewrap')}"
+            f"isolating the users' servers needs {name}, which is not installed: apt install {name.replace('bwrap', 'bubblewrap')}"
         )
     return found

@@ -1,6 +1,6 @@
-"""The hub's configuration; `make hub` starts it, and docs/jupyterhub.md says what each setting is for.
+"""JupyterHub's configuration; `make hub` starts it, and docs/jupyterhub.md describes each setting.
 
-What you add goes into own.py in the folder COURSE_HUB, which is read last: another way to log in, TLS, other limits.
+Your own additions go into own.py in the folder COURSE_HUB, which is read last: another way to log in, TLS, other limits.
 """
 
 import resource
@@ -16,11 +16,11 @@ from course_lib.tools import first_cell
 from hub import authenticator, bubblewrap_spawner, limits, settings
 
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a class has more connections than a shell's 1024
-HTTPServer.configure(HTTPServer, max_body_size=1 << 20, body_timeout=30, idle_connection_timeout=60)  # nobody sends the Hub much
-signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored, and ending takes half a minute
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a class needs more connections than a shell's 1024
+HTTPServer.configure(HTTPServer, max_body_size=1 << 20, body_timeout=30, idle_connection_timeout=60)  # the Hub gets only small requests
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a script, where ending would take half a minute
 s = settings.read()
-settings.lock(s.home)  # before anything that would end the servers of a hub that runs
+settings.lock(s.home)  # before anything that would end the servers of a running hub
 settings.make_folders(s)
 first_cell.install_config()
 limits.tidy(s.sockets)
@@ -33,42 +33,40 @@ course = settings.COURSE_FOLDER
 hub_socket = s.sockets / "hub.sock"
 
 
-with_hub = ["setpriv", "--pdeathsig=TERM"]  # what runs so ends with the Hub, however that ends
+with_hub = ["setpriv", "--pdeathsig=TERM"]  # such a process ends with the Hub, however that ends
 
 
 def unix(path):
     return f"http+unix://{quote(str(path), safe='')}"
 
 
-# One port is open, on loopback: the proxy's. The Hub, the proxy's interface and the servers listen on Unix sockets that root reaches.
+# One port is open, on loopback: the proxy's. The Hub, the proxy's API and the servers listen on Unix sockets that only root reaches.
 c.JupyterHub.bind_url = f"http://127.0.0.1:{s.port}"
 c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = unix(hub_socket)
 c.JupyterHub.hub_socket_mode = (
-    0o600  # each wall has a door of its own to it, see `socket_proxy`; who comes by it says who it is, with a token
+    0o600  # each server has a socket proxy of its own to it, see `socket_proxy`; clients there authenticate with a token
 )
-c.JupyterHub.trusted_downstream_ips = ["127.0.0.1", "::1"]  # a web server with TLS, which says from where somebody comes
+c.JupyterHub.trusted_downstream_ips = ["127.0.0.1", "::1"]  # a web server with TLS, which passes on the client's address
 c.ConfigurableHTTPProxy.api_url = unix(s.sockets / "proxy.sock")
 c.ConfigurableHTTPProxy.auth_token = bubblewrap_spawner.secret(s.home / "proxy.secret")
 c.ConfigurableHTTPProxy.pid_file = str(s.home / "proxy.pid")
 proxy = course / ".venv" / "node_modules" / ".bin" / "configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [*with_hub, str(proxy) if proxy.exists() else shutil.which("configurable-http-proxy") or str(proxy)]
 if s.domain:
-    c.JupyterHub.subdomain_host = s.domain  # each user's pages are an origin of their own
+    c.JupyterHub.subdomain_host = s.domain  # each user's pages have an origin of their own
 c.JupyterHub.cookie_secret_file = str(s.home / "cookie.secret")
 c.JupyterHub.db_url = f"sqlite:///{s.home / 'jupyterhub.sqlite'}"
 
-# Who may come in: users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
+# Allowed are users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
 c.JupyterHub.authenticator_class = authenticator.ThrottledPAMAuthenticator
 c.PAMAuthenticator.allowed_groups = {s.group}
-c.PAMAuthenticator.executor_threads = 64  # a wrong password holds one for seconds
-c.PAMAuthenticator.pam_normalize_username = True  # JupyterHub's own way is small letters, and two accounts may differ in that alone
+c.PAMAuthenticator.executor_threads = 64  # a wrong password blocks one for seconds
+c.PAMAuthenticator.pam_normalize_username = True  # JupyterHub's own normalization is lowercase, but two accounts may differ only in case
 c.Authenticator.allowed_users = set(s.instructors)
-c.Authenticator.allow_existing_users = False  # who was once in is not let in for that
-c.ThrottledPAMAuthenticator.auth_refresh_strict = c.ThrottledPAMAuthenticator.refresh_pre_spawn = (
-    True  # its second look is for tokens as well
-)
+c.Authenticator.allow_existing_users = False  # having logged in once is no permission
+c.ThrottledPAMAuthenticator.auth_refresh_strict = c.ThrottledPAMAuthenticator.refresh_pre_spawn = True  # the recheck is for tokens as well
 
-# Their servers.
+# The users' servers.
 c.JupyterHub.spawner_class = bubblewrap_spawner.BubblewrapSpawner
 c.BubblewrapSpawner.folder, c.BubblewrapSpawner.course, c.BubblewrapSpawner.exchange = str(s.sockets), str(course), str(s.exchange)
 c.BubblewrapSpawner.hub_socket, c.BubblewrapSpawner.instructors = str(hub_socket), set(s.instructors)
@@ -79,7 +77,7 @@ c.BubblewrapSpawner.mem_limit, c.BubblewrapSpawner.instructor_memory, c.Bubblewr
     s.cores or None,
 )
 c.BubblewrapSpawner.limited = problem is None
-c.JupyterHub.concurrent_spawn_limit = 0  # a whole class comes in the same minute
+c.JupyterHub.concurrent_spawn_limit = 0  # a whole class starts in the same minute
 c.JupyterHub.active_server_limit = s.servers
 c.BubblewrapSpawner.cmd = [sys.executable, "-I", "-m", "course_lib.tools.hub"]
 c.BubblewrapSpawner.env_keep = ["LANG", "LC_ALL"]
@@ -89,7 +87,7 @@ c.BubblewrapSpawner.start_timeout = c.BubblewrapSpawner.http_timeout = 180  # a 
 
 
 def of(kind):
-    """Makes a setting that depends on who it is."""
+    """Return a setting that depends on whether the user is an instructor."""
     return lambda spawner: kind[spawner.instructor]
 
 
@@ -107,7 +105,7 @@ c.BubblewrapSpawner.environment = {
     "JUPYTER_CONFIG_PATH": of([f"{folder}:{course / 'course_lib' / 'tools' / 'config'}" for folder in config]),
 }
 
-# A server that nobody uses goes, and every one after a time.
+# Servers that nobody uses are ended, and every server after some time.
 c.JupyterHub.services = [
     {
         "name": "culler",

@@ -1,4 +1,4 @@
-"""Wrong passwords, counted by name and by where they come from: who guesses is slowed down, and keeps nobody else out."""
+"""Login throttle: counts wrong passwords by name and address, so that guessing slows down without keeping anybody else out."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ MAX_PENDING, MAX_PENDING_PER_ADDRESS, MAX_PENDING_PER_LOGIN = (
     200,
     50,
     2,
-)  # passwords that are looked at, or wait for that: of all, of an address, of one name there
-FREE_FAILURES = 5  # wrong ones of a name and an address after which it shares a place with all others that try that name
-FAILURE_WINDOW_SECONDS = 600.0  # seconds that these are remembered
-MAX_REMEMBERED_FAILURES = 10_000  # names and addresses that are remembered
-MAX_NAME_CHARS = 64  # characters of a name: a longer one is nobody's
+)  # passwords being checked or waiting: of all, of an address, of one name there
+FREE_FAILURES = 5  # failures of a name at an address after which it shares its places with all others that guess for that name
+FAILURE_WINDOW_SECONDS = 600.0  # seconds that failures are remembered
+MAX_REMEMBERED_FAILURES = 10_000  # names and addresses with failures that are remembered
+MAX_NAME_CHARS = 64  # characters of a name: no account has a longer one
 
 LoginKey = tuple[str, str]
 
 
 class LoginThrottle:
-    """The passwords that are being tried, and those that were wrong lately."""
+    """The passwords that are being tried, and recent failures."""
 
     def __init__(self):
         self._pending: Counter[LoginKey] = Counter()
-        self._wrong: dict[LoginKey, tuple[int, float]] = {}  # how many, and when the last; the latest at the end
+        self._wrong: dict[LoginKey, tuple[int, float]] = {}  # number of failures, and time of the last; most recent at the end
 
     def begin(self, name: str, address: str) -> LoginKey | None:
-        """A password is tried; what to give to `end`, or None where too many are."""
+        """Register an attempt; return the key for `end`, or None if there are too many."""
         key = name.strip().casefold()[:MAX_NAME_CHARS], network(address)
         there = sum(n for (_, where), n in self._pending.items() if where == key[1])
         same = self._pending[key]
@@ -39,7 +39,7 @@ class LoginThrottle:
         return key
 
     def end(self, key: LoginKey, right: bool | None) -> None:
-        """It was right or wrong; None where nobody knows."""
+        """Register the outcome: right, wrong, or None if unknown."""
         self._pending[key] -= 1
         if not self._pending[key]:
             del self._pending[key]
@@ -59,7 +59,7 @@ class LoginThrottle:
 
 
 def network(address: str) -> str:
-    """An address; of IPv6 the first half, as one person has all of the second.
+    """Return an address; for IPv6 its first half, since one person has all of the second.
 
     >>> network("192.0.2.7"), network("2001:db8::7"), network("::ffff:192.0.2.7"), network("")
     ('192.0.2.7', '2001:db8::', '192.0.2.7', '')

@@ -1,4 +1,4 @@
-"""What an administrator says about the hub, from the environment; `make hub` begins with it."""
+"""The hub's settings, read from the environment and checked when `make hub` starts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pathlib import Path
 from hub.isolation import EXCHANGE_FOLDER_MODES, account
 
 COURSE_FOLDER = Path(__file__).resolve().parent.parent
-COURSE_ID = "distributed-training"  # nbgrader's name for it, as in grading.config
+COURSE_ID = "distributed-training"  # nbgrader's course id, as in grading.config
 
 
 class HubSettingsError(SystemExit):
-    """A setting cannot be used; the message says which, and what it should be."""
+    """Invalid setting; the message says which, and what is expected."""
 
 
 @dataclass(frozen=True)
 class HubSettings:
-    """The settings, and where things lie."""
+    """The settings, and the folders that follow from them."""
 
     home: Path
     port: int
@@ -43,17 +43,17 @@ class HubSettings:
 
     @property
     def exchange(self) -> Path:
-        """nbgrader's folder of this course."""
+        """nbgrader's exchange folder of this course."""
         return self.home / "exchange" / COURSE_ID
 
     @property
     def sockets(self) -> Path:
-        """Where sockets are; root's alone."""
+        """Folder of the sockets; only root has access."""
         return self.home / "run"
 
 
 def read() -> HubSettings:
-    """The settings of this environment.
+    """Read the settings from the environment.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def read() -> HubSettings:
     home = Path(said("COURSE_HUB", "/srv/course-hub"))
     if not home.is_absolute() or str(home) != str(home).lower() or len(str(home)) > 60:
         raise HubSettingsError(
-            f"COURSE_HUB={home}: expected a full path of at most 60 characters in lower case, for it is part of addresses."
+            f"COURSE_HUB={home}: expected an absolute path of at most 60 characters in lower case, since it becomes part of addresses."
         )
     instructors = tuple(name.strip() for name in said("COURSE_INSTRUCTORS", "").split(",") if name.strip())
     if not instructors:
@@ -100,21 +100,21 @@ def read() -> HubSettings:
 
 
 def lock(home: Path) -> None:
-    """Have a hub's folder, made if there is none, for this process alone, as long as it lives.
+    """Lock a hub's folder, which is made if there is none, for as long as this process lives.
 
     Raises
     ------
     HubSettingsError
-        Another hub has it.
+        Another hub has locked it.
     """
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
-    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)  # stays open: the kernel ends the lock with the process
+    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)  # stays open: the kernel releases the lock when the process ends
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise HubSettingsError(
-            f"A hub runs already in {home}: process {os.read(descriptor, 20).decode().strip()}. End it first, or give this one "
+            f"A hub is already running in {home}: process {os.read(descriptor, 20).decode().strip()}. End it first, or give this one "
             "a folder and a port of its own: COURSE_HUB=/srv/another-hub COURSE_HUB_PORT=8001"
         ) from None
     os.ftruncate(descriptor, 0)
@@ -122,29 +122,29 @@ def lock(home: Path) -> None:
 
 
 def problem(settings: HubSettings) -> str | None:
-    """What will keep somebody out, though the hub can start; None if nothing will.
+    """Return what will keep students from logging in although the hub can start; None if nothing will.
 
     Raises
     ------
     HubSettingsError
-        The port is taken.
+        The port is in use.
     """
     try:
         socket.create_server(("127.0.0.1", settings.port)).close()
     except OSError as error:
-        raise HubSettingsError(f"Port {settings.port} of 127.0.0.1: {error.strerror}. Take another: COURSE_HUB_PORT=8001") from None
+        raise HubSettingsError(f"Port {settings.port} of 127.0.0.1: {error.strerror}. Choose another one: COURSE_HUB_PORT=8001") from None
     if settings.group and settings.group not in [group.gr_name for group in grp.getgrall()]:
-        return f"COURSE_GROUP: there is no group {settings.group}, so no student can come in: groupadd {settings.group}"
+        return f"COURSE_GROUP: there is no group {settings.group}, so no student can log in: groupadd {settings.group}"
     return None
 
 
 def make_folders(settings: HubSettings) -> None:
-    """What is in the hub's folder: a place for sockets, and the exchange, as nbgrader wants it.
+    """Create the hub's folders: one for the sockets, and the exchange, with the permissions that nbgrader requires.
 
-    Students put hand-ins into inbound/, and cannot list, change or remove those of others.
+    Students put submissions into inbound/, and cannot list, change or remove those of others.
     """
     owner = pwd.getpwnam(settings.instructors[0])
-    shutil.rmtree(settings.sockets, ignore_errors=True)  # of a hub that was killed
+    shutil.rmtree(settings.sockets, ignore_errors=True)  # left by a hub that was killed
     settings.sockets.mkdir(mode=0o700)
     for folder, mode in ((settings.exchange, 0o755), *((settings.exchange / name, mode) for name, mode in EXCHANGE_FOLDER_MODES.items())):
         folder.mkdir(parents=True, exist_ok=True)

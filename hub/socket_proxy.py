@@ -1,4 +1,4 @@
-"""A door of its own for each user's server to the Hub's socket, so that nobody takes all the connections that the Hub has."""
+"""A socket proxy between each user's server and the Hub, so that nobody can take all of the Hub's connections."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import socket
 from pathlib import Path
 
 MAX_CONNECTIONS = 32  # connections of a user at a time; others wait
-LISTEN_BACKLOG = 16  # that wait
+LISTEN_BACKLOG = 16  # connections that may wait
 
 
 class SocketProxy:
-    """Passes on what comes to one socket to another.
+    """Passes connections to one socket on to another.
 
     Parameters
     ----------
     path : Path
-        Where it listens, for everybody who sees it.
+        Where it listens, for everybody who can see it.
     hub : Path
         The Hub's socket.
     """
@@ -33,7 +33,7 @@ class SocketProxy:
         self._serving = asyncio.ensure_future(self._serve())
 
     def close(self) -> None:
-        """Close it, and what goes through it."""
+        """Close it, and all connections through it."""
         for task in (self._serving, *self._passing):
             task.cancel()
         self._listener.close()
@@ -44,7 +44,7 @@ class SocketProxy:
             await places.acquire()
             try:
                 inside, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            except OSError:  # there are no descriptors, for instance
+            except OSError:  # out of descriptors, for instance
                 places.release()
                 await asyncio.sleep(1.0)
                 continue
@@ -79,7 +79,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close one end when all is sent."""
+    """Close one end once everything is sent."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

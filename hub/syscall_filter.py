@@ -1,6 +1,6 @@
-"""System calls that a student's server is not let do: new namespaces, and doors of the kernel that a course has no use for.
+"""System calls denied to a student's server: new namespaces, and interfaces of the kernel for which a course has no use.
 
-A namespace for users would make anybody root inside of it, and most of the ways out of a sandbox begin there.
+A user namespace makes anybody root inside it, and most escapes from a sandbox begin there.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from course_lib.sandbox.seccomp import ALLOW, Filter, errno_action, greater_than
 DENIED = """
     unshare setns add_key request_key keyctl bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register fanotify_init
 """
-FAMILIES = (1, 2, 10, 16)  # of sockets: Unix, IPv4, IPv6, netlink; others, such as those between virtual machines, know no namespace
-NAMESPACES = (7, 17, 25, 26, 27, 28, 29, 30)  # the bits CLONE_NEW...: time, mounts, groups, names, messages, users, processes, network
+FAMILIES = (1, 2, 10, 16)  # of sockets: Unix, IPv4, IPv6, netlink; others, such as those between virtual machines, ignore namespaces
+NAMESPACES = (7, 17, 25, 26, 27, 28, 29, 30)  # the bits CLONE_NEW...: time, mounts, cgroups, UTS, IPC, users, processes, network
 
 
 def student_filter(machine: int | None = None) -> Filter:
-    """The filter for a student's server.
+    """Build the filter for a student's server.
 
     Raises
     ------
     RuntimeError
-        There is no libseccomp to make it.
+        libseccomp, which compiles it, is missing.
     """
     if problem := seccomp.problem():
-        raise RuntimeError(f"the hub's walls need a filter of system calls: {problem}.")
+        raise RuntimeError(f"isolating the students' servers needs a filter of system calls: {problem}.")
     rules, refused = Filter(ALLOW, machine), errno_action(errno.EPERM)
     rules.add(refused, DENIED.split())
-    rules.add(errno_action(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
+    rules.add(errno_action(errno.ENOSYS), ["clone3"])  # its flags cannot be inspected; the C library then falls back to clone
     for bit in NAMESPACES:
         rules.add(refused, ["clone"], masked_equal(0, 1 << bit, 1 << bit))
     rules.add(refused, ["socket"], greater_than(0, max(FAMILIES)))

@@ -1,1 +1,1 @@
-"""For who stands in front of a room: solved notebooks, and slides with live ranks. See `talk` and `show`."""
+"""Teaching in front of a class: solved notebooks, and slides with live ranks. See `talk` and `show`."""

@@ -1,4 +1,4 @@
-"""A talk in a browser that nobody sees: what tests and benchmarks look at."""
+"""A talk in a headless browser, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from lectures import show
 
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-STARTUP_TIMEOUT_SECONDS = 60  # seconds until JupyterLab must be up
+STARTUP_TIMEOUT_SECONDS = 60  # seconds for JupyterLab to start
 
 
 @contextmanager
 def open_talk(
     browser, part: str, work: Path, *, width: int = 1280, height: int = 720, minutes: int | None = None
 ) -> Iterator[tuple[object, float]]:
-    """A talk as `make lecture` opens it.
+    """Open a talk as `make lecture` does.
 
     Parameters
     ----------
@@ -28,21 +28,21 @@ def open_talk(
     work : Path
         The lecturer's folder.
     width, height : int
-        Pixels of the screen.
+        Size of the screen in pixels.
     minutes : int, optional
         As for `talk.talk`.
 
     Yields
     ------
     page : playwright.sync_api.Page
-        With the first slide on it.
+        Showing the first slide.
     seconds : float
-        How long that took.
+        Time until then.
 
     Raises
     ------
     RuntimeError
-        JupyterLab does not come up.
+        JupyterLab does not start.
     """
     path, _ = show.put_talk(part, minutes, work, False)
     words, said = show.slide_show(work, path, ["--no-browser", "--ServerApp.port=0"]), work / "said.txt"
@@ -52,7 +52,7 @@ def open_talk(
     try:
         while not (address := re.search(r"http://127\.0\.0\.1:\S+", said.read_text())):
             if server.poll() is not None or time.monotonic() - began > STARTUP_TIMEOUT_SECONDS:
-                raise RuntimeError(f"JupyterLab does not come up. It said: {said.read_text()}")
+                raise RuntimeError(f"JupyterLab does not start. Its output: {said.read_text()}")
             time.sleep(0.05)
         page = browser.new_page(viewport={"width": width, "height": height})
         page.goto(address[0])

@@ -1,6 +1,6 @@
-"""`make solved` and `make lecture`: solved notebooks in my_lectures/, open in JupyterLab, as they are or as slides.
+"""`make solved` and `make lecture`: open solved notebooks from my_lectures/ in JupyterLab, as they are or as slides.
 
-The slides are the extension of JupyterLab in `front/`: the same notebook, with its kernel, one slide at a time.
+The slides come from the JupyterLab extension in `front/`: the same notebook, with its kernel, one slide at a time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FRONTEND = Path(__file__).resolve().parent / "front"
 LECTURES_FOLDER = ROOT / "my_lectures"
 LECTURE_ENVIRONMENT = {
     **os.environ,
-    FIGURE_STYLE_ENV: "slides",  # so figures have type that the last row reads
-    # Extensions that no slide needs (grading, comparing, terminals) would take a third of the time until the first one.
+    FIGURE_STYLE_ENV: "slides",  # larger type, for the last row
+    # Extensions that no slide needs (grading, diffs, terminals) would take a third of the time to the first one.
     "JUPYTER_CONFIG_PATH": os.pathsep.join([str(FRONTEND / "config"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]),
 }
-MIN_TALK_MINUTES = 15  # minutes: what every slide that is not cut away needs
+MIN_TALK_MINUTES = 15  # minutes needed for the slides that are never left out
 
 
 class TalkError(ValueError):
@@ -36,7 +36,7 @@ class TalkError(ValueError):
 
 
 def write_unless_present(notebook: nbformat.NotebookNode, path: Path, anew: bool) -> bool:
-    """Write a notebook, unless there is one already and it was not asked for a new one; whether it was written."""
+    """Write a notebook, unless there is one and it is not to be replaced (`anew`); return whether it was written."""
     if path.exists() and not anew:
         return False
     partial = path.with_suffix(".part")
@@ -46,7 +46,7 @@ def write_unless_present(notebook: nbformat.NotebookNode, path: Path, anew: bool
 
 
 def put_functions(work: Path, anew: bool) -> None:
-    """The solved functions that later parts load; files that are there already stay, unless new ones are asked for."""
+    """Write the solved functions that later parts load; existing files are kept, unless `anew`."""
     with tempfile.TemporaryDirectory(dir=work) as fresh:
         for path in reference.write(fresh):
             if anew or not (work / path.name).exists():
@@ -54,9 +54,9 @@ def put_functions(work: Path, anew: bool) -> None:
 
 
 def put_solved(names: list[str], work: Path, anew: bool) -> list[Path]:
-    """Write the solved notebooks of these parts, and the functions; the notebooks that were there already and stay.
+    """Write the solved notebooks of these parts, and the functions; return the notebooks that existed and were kept.
 
-    Functions are written anew with all parts only: one file has those of several.
+    Functions are rewritten only with all parts: one file has those of several.
     """
     work.mkdir(exist_ok=True)
     put_functions(work, anew and len(names) == len(parts()))
@@ -64,12 +64,12 @@ def put_solved(names: list[str], work: Path, anew: bool) -> list[Path]:
 
 
 def put_talk(part: str, minutes: int | None, work: Path, anew: bool) -> tuple[Path, bool]:
-    """Write a talk, without outputs, and the functions that it may load; its path, and whether it was there already.
+    """Write a talk without outputs, and the functions that it may load; return its path, and whether it existed and was kept.
 
     Raises
     ------
     TalkError
-        It is too short, or what is there is no notebook.
+        It is too short, or the existing file is not a notebook.
     """
     if minutes is not None and minutes < MIN_TALK_MINUTES:
         raise TalkError(f"MINUTES={minutes} is too short: talks of {MIN_TALK_MINUTES} and of 50 minutes are prepared.")
@@ -81,7 +81,7 @@ def put_talk(part: str, minutes: int | None, work: Path, anew: bool) -> tuple[Pa
         try:
             notebook = nbformat.read(path, as_version=4)
         except (nbformat.reader.NotJSONError, nbformat.ValidationError, OSError, UnicodeDecodeError):
-            raise TalkError(f"{path.name} in {work.name}/ is no notebook that can be read. NEW=1 writes it anew.") from None
+            raise TalkError(f"{path.name} in {work.name}/ cannot be read as a notebook. NEW=1 replaces it.") from None
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -90,9 +90,9 @@ def put_talk(part: str, minutes: int | None, work: Path, anew: bool) -> tuple[Pa
 
 
 def slide_show(work: Path, path: Path, arguments: list[str]) -> list[str]:
-    """The command that opens a talk as slides, with settings of its own: those of the lecturer's JupyterLab stay as they are."""
+    """Return the command that opens a talk as slides, with settings of its own: those of the lecturer's JupyterLab do not change."""
     own = work / ".jupyter"
-    shutil.rmtree(own / "workspaces", ignore_errors=True)  # which tabs were open the last time
+    shutil.rmtree(own / "workspaces", ignore_errors=True)  # the tabs that were open last time
     shutil.copytree(FRONTEND / "settings", own / "settings", dirs_exist_ok=True)
     words = [
         f"--LabApp.extra_labextensions_path={FRONTEND / 'labextensions'}",
@@ -108,12 +108,12 @@ def main() -> None:
     parser.add_argument("what", choices=("solved", "lecture"))
     parser.add_argument("--part", default="", help="such as 06_megatron_backward")
     parser.add_argument("--minutes", help="how long the talk may take; 15 and 50 are prepared")
-    parser.add_argument("--new", action="store_true", help="write anew what is in my_lectures/ already")
+    parser.add_argument("--new", action="store_true", help="replace what is already in my_lectures/")
     options, others = parser.parse_known_args()
     if options.part:
         (options.part,) = selected_parts([options.part])
     if options.minutes and not options.minutes.isdigit():
-        parser.exit(2, f"MINUTES={options.minutes} is no number of minutes: talks of {MIN_TALK_MINUTES} and of 50 are prepared.\n")
+        parser.exit(2, f"MINUTES={options.minutes} is not a number of minutes: talks of {MIN_TALK_MINUTES} and of 50 are prepared.\n")
     first_cell.install_config()
     if options.what == "lecture":
         if not options.part:
@@ -128,7 +128,7 @@ def main() -> None:
         left = put_solved([options.part] if options.part else parts(), LECTURES_FOLDER, options.new)
         words = command(LECTURES_FOLDER, [*([f"--LabApp.default_url=/lab/tree/{options.part}.ipynb"] if options.part else []), *others])
     if left:
-        print(f"Yours, as they were: {', '.join(p.name for p in left)}. NEW=1 writes them anew.")
+        print(f"Kept as they were: {', '.join(p.name for p in left)}. NEW=1 replaces them.")
     print(f"Opening {'the slides' if options.what == 'lecture' else 'JupyterLab'} in my_lectures/. Ctrl-C twice ends it.", flush=True)
     os.chdir(LECTURES_FOLDER)
     os.execve(words[0], words, LECTURE_ENVIRONMENT if options.what == "lecture" else environment())

@@ -1,8 +1,8 @@
-"""A part as a talk: its solved notebook, with the slides marked, cut to the time that there is.
+"""A part as a talk: its solved notebook, with the slides marked, cut to the available time.
 
-What only a talk has (a slider to play with, questions for the room, the speaker's notes) stands in
-`solutions/PART/talk.py`, in the same format. There a cell says behind which slide of the part it comes:
-``after=`` with the title of a code cell, or the first line of a text, on that slide. Without, it follows the cell above it.
+What only a talk has (a slider to play with, questions for the room, the speaker notes) is in
+`solutions/PART/talk.py`, in the same format. There, a cell names the part's slide that it follows:
+``after=`` with the title of a code cell, or the first line of a text, on that slide. Without it, the cell follows the one above it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nbformat import NotebookNode
 from grading.authoring import build
 from grading.paths import SOLUTIONS
 
-# What is not for the room: the points and the time of the exercises, and where the functions go.
+# Text for students only: points and time of the exercises, and where the functions are saved.
 STUDENT_ONLY_TEXT = re.compile(r"\*[^*\n]*About \d+ minutes\.\* ?|^The last cells? (?:saves?|stops?) [^\n]*(?:\n[^\n]+)*", re.MULTILINE)
 
 
 def solved(part: str) -> NotebookNode:
-    """The notebook of a part with its solutions, and without hidden tests."""
+    """Return the notebook of a part with its solutions, and without hidden tests."""
     notebook = build.build(part)
     notebook.cells = [cell for cell in notebook.cells if build.kind_of(cell) != "test"]
     for cell in notebook.cells:
@@ -36,19 +36,19 @@ def solved(part: str) -> NotebookNode:
 
 
 def talk(part: str, minutes: int | None = None) -> NotebookNode:
-    """The slides of a part.
+    """Return the slides of a part.
 
     Parameters
     ----------
     part : str
-        Name of a folder of `solutions/`.
+        Name of a folder in `solutions/`.
     minutes : int, optional
-        How long the talk may take: slides that a shorter one leaves out are marked "skip". All by default.
+        Length of the talk: slides that a shorter one leaves out are marked "skip". All slides by default.
 
     Raises
     ------
     SourceError
-        A cell of `talk.py` comes after none of the part's.
+        A cell of `talk.py` follows no cell of the part.
     """
     notebook = solved(part)
     for cell in notebook.cells:
@@ -70,7 +70,7 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
 
 
 def _begin_with_a_picture(notebook: NotebookNode) -> None:
-    """Bring the part's first picture to the title's slide; one that needs cells that are shown before it is on its own slide, too.
+    """Move the part's first picture to the title slide; one that needs cells shown before it stays on its own slide, too.
 
     A picture that would give away an exercise, a prediction or the answer to a question stays where it is.
     """
@@ -97,7 +97,7 @@ def _begin_with_a_picture(notebook: NotebookNode) -> None:
 
 
 def _give_headings(notebook: NotebookNode) -> None:
-    """Repeat a section's heading where a text of the part goes on with a new slide."""
+    """Repeat a section's heading where a text of the part continues on a new slide."""
     heading = ""
     for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown" and not cell.id.startswith("talk-")):
         if found := re.match(r"#+ (?:\d\d )?(.*)", cell.source):
@@ -111,7 +111,7 @@ def _kind(cell: NotebookNode) -> str | None:
 
 
 def insert(notebook: NotebookNode, cells: list[NotebookNode], part: str) -> None:
-    """Put a talk's own cells where they say that they belong."""
+    """Insert a talk's own cells where they say that they belong."""
     place = None
     for number, cell in enumerate(cells, 1):
         after = cell.metadata.get("after")
@@ -122,9 +122,9 @@ def insert(notebook: NotebookNode, cells: list[NotebookNode], part: str) -> None
                 raise build.SourceError(f"{part}, talk.py: after={after!r} names {len(places)} cells of the part; it should name one.")
             place = places[0]
             while place + 1 < len(notebook.cells) and not begins(notebook.cells[place + 1]):
-                place += 1  # to the end of its slide, and of what the talk has put behind it already
+                place += 1  # to the end of its slide, including cells of the talk already inserted there
         elif place is None:
-            raise build.SourceError(f"{part}, talk.py: the first cell must say after=, behind which cell it comes.")
+            raise build.SourceError(f"{part}, talk.py: the first cell must say with after= which cell it follows.")
         place += 1
         folded = {"jupyter": {"source_hidden": True}} if "given" in cell.metadata.get("tags", []) else {}
         cell.id, cell.metadata = f"talk-{number}", nbformat.from_dict(build.slide(cell) | folded)
@@ -132,12 +132,12 @@ def insert(notebook: NotebookNode, cells: list[NotebookNode], part: str) -> None
 
 
 def begins(cell: NotebookNode) -> bool:
-    """Whether a slide of the part, not of the talk alone, begins here."""
+    """Return whether a slide of the part, not of the talk alone, begins here."""
     return cell.metadata.get("slideshow", {}).get("slide_type") == "slide" and not cell.id.startswith("talk-")
 
 
 def slides(notebook: NotebookNode) -> list[list[NotebookNode]]:
-    """The cells of each slide, without those that are on none, and without the notes."""
+    """Return the cells of each slide, without skipped cells, and without notes."""
     found: list[list[NotebookNode]] = []
     for cell in notebook.cells:
         kind = cell.metadata.get("slideshow", {}).get("slide_type")

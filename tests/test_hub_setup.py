@@ -29,7 +29,7 @@ def nothing_is_left():
 def test_the_systems_own_accounts_get_no_server(name):
     from hub.isolation import account
 
-    with pytest.raises(PermissionError, match=r"has the number \d+: servers are for users from 1000 on|has no account on this server"):
+    with pytest.raises(PermissionError, match=r"has the user id \d+: servers are for ids from 1000 on|has no account on this server"):
         account(name)
 
 
@@ -60,9 +60,9 @@ def test_who_is_asked_for_users_that_are_not_in_etc_is_reached_from_behind_the_w
     ("settings", "said"),
     [
         ({}, "COURSE_INSTRUCTORS is not set. Who grades?"),
-        ({"COURSE_INSTRUCTORS": "root"}, "COURSE_INSTRUCTORS: root has the number 0"),
-        ({"COURSE_HUB": "hub"}, "COURSE_HUB=hub: expected a full path"),
-        ({"COURSE_HUB": "/srv/Hub"}, "in lower case, for it is part of addresses"),
+        ({"COURSE_INSTRUCTORS": "root"}, "COURSE_INSTRUCTORS: root has the user id 0"),
+        ({"COURSE_HUB": "hub"}, "COURSE_HUB=hub: expected an absolute path"),
+        ({"COURSE_HUB": "/srv/Hub"}, "in lower case, since it becomes part of addresses"),
         ({"COURSE_INSTRUCTORS": "hubnobody", "COURSE_RANKS": "many"}, "hubnobody has no account"),
         ({"COURSE_INSTRUCTORS": "daemon", "COURSE_HUB_DOMAIN": "hub.example.org"}, "expected an address such as https://hub.example.org"),
     ],
@@ -89,7 +89,7 @@ def test_settings_that_would_keep_people_out_are_said_at_the_start(monkeypatch):
         with pytest.raises(hub_settings.HubSettingsError, match=f"Port {port} of 127.0.0.1: Address already in use"):
             hub_settings.problem(SimpleNamespace(port=port, group=""))
     said = hub_settings.problem(SimpleNamespace(port=0, group="hubnogroup"))
-    assert said == "COURSE_GROUP: there is no group hubnogroup, so no student can come in: groupadd hubnogroup"
+    assert said == "COURSE_GROUP: there is no group hubnogroup, so no student can log in: groupadd hubnogroup"
 
 
 def test_a_server_that_ends_as_it_starts_is_said_at_once():
@@ -206,7 +206,7 @@ def test_a_second_start_is_refused_and_the_first_hub_goes_on():
         for words in (START, [*START[:3], "token", "hubada", START[3]]):
             done = subprocess.run(words, cwd=ROOT, env={**os.environ, **hub.settings}, capture_output=True, text=True, timeout=60)
             assert done.returncode == 1
-            assert f"A hub runs already in {hub.folder}/hub: process {hub.process.pid}. End it first" in done.stderr, done.stderr
+            assert f"A hub is already running in {hub.folder}/hub: process {hub.process.pid}. End it first" in done.stderr, done.stderr
         other = Hub(["hubgrace"])  # in a folder of its own
         assert notebook.run("print(6 * 7)") == "42\n"
         assert '"name": "hubada"' in ada.ask("")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from benchmarks import mpi
 
-# Bytes, calls a turn, and the limit.
+# Bytes, calls per turn, and the limit.
 SIZES = ((16, 4000, 3.0), (65536, 1500, 0.8), (1 << 20, 200, 1.1), (4 << 20, 60, 1.1))
 TURNS = 15
 
 
 def measure() -> None:
-    """On each rank: time both, turn by turn; rank 0 prints the ratios."""
+    """Time both on each rank, turn by turn; rank 0 prints the ratios."""
     import numpy as np
     from mpi4py import MPI
 

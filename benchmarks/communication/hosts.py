@@ -22,13 +22,13 @@ from benchmarks import mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, OPTIONS = 8, "--nodes=2 --overcommit"
-SIZES = ((4096, 200, 1.3), (1 << 20, 20, 1.1))  # bytes, calls a turn, and the limit
+SIZES = ((4096, 200, 1.3), (1 << 20, 20, 1.1))  # bytes, calls per turn, and the limit
 STEPS, STEPS_LIMIT, TURNS = 10, 1.5, 11
 NAMED_LIMIT, START_LIMIT, FAILED_LIMIT = 1.0, 10.0, 15.0  # seconds
 
 
 def measure(folder: str) -> None:
-    """On each rank: time ours and bare MPI, turn by turn; rank 0 prints the ratios."""
+    """Time ours and bare MPI on each rank, turn by turn; rank 0 prints the ratios."""
     import numpy as np
     from mpi4py import MPI
 
@@ -84,7 +84,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
 
 def _seconds() -> Iterator[tuple[str, list[float], float]]:
-    """What a student waits for: 8 ranks, and the sentence that names a deadlock."""
+    """Measure what a student waits for: 8 ranks, and the message that names a deadlock."""
     from course_lib.cluster import Ranks
 
     up, named = [], []
@@ -105,7 +105,7 @@ def _seconds() -> Iterator[tuple[str, list[float], float]]:
 
 
 def _failure(slurm) -> float:
-    """From the moment at which a machine falls silent to the sentence that names it."""
+    """Return the seconds from the moment at which a machine falls silent to the message that names it."""
     from course_lib.cluster import Ranks, RanksGone
 
     ranks, stopped = Ranks(RANKS, slurm=OPTIONS), []

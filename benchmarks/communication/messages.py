@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from benchmarks import mpi
 
-SIZES = ((65536, 800), (1 << 20, 150))  # bytes, and calls a turn
+SIZES = ((65536, 800), (1 << 20, 150))  # bytes, and calls per turn
 TURNS, LIMIT = 15, 1.15
 
 
 def measure() -> None:
-    """On each rank: time both, turn by turn; rank 0 prints the ratios."""
+    """Time both on each rank, turn by turn; rank 0 prints the ratios."""
     import numpy as np
     from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""Ring attention on 4 ranks: the most memory of a step on each, against full attention to the same 2048 positions on one rank.
+"""Ring attention on 4 ranks: each rank's peak memory in a step, against full attention to the same 2048 positions on one rank.
 
 Two heads of width 64, float32, forward and backward, with part 23's solution; measured by tracemalloc beyond q, k and v.
 """
@@ -16,7 +16,7 @@ POSITIONS, HEADS, WIDTH = 2048, 2, 64
 
 
 def measure(folder: str) -> None:
-    """On each of 4 ranks: a step; rank 0 prints the ratio of each rank's peak to that of full attention."""
+    """Run a step on each of 4 ranks; rank 0 prints the ratio of each rank's peak to that of full attention."""
     import numpy as np
     from mpi4py import MPI
 

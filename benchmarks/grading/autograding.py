@@ -1,4 +1,4 @@
-"""Identical hand-ins (4 ranks): against plain nbgrader on the same notebook with a stock cluster, and two workers against one."""
+"""Grading identical submissions (4 ranks): against plain nbgrader on the same notebook with a stock cluster; two workers against one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ STOCK = {
 
 
 def _submit(home: Path, words: dict, number: int = HAND_INS) -> None:
-    """The source, and hand-ins that solve it."""
+    """Write the source, and submissions that solve it."""
     notebook = build.from_text(TEXT.format(**words), PART)
     for cell in notebook.cells:  # ipyparallel's own %%px takes no title
         cell.source = cell.source.replace("  # Set up\n", "\n")
@@ -94,7 +94,7 @@ def _release(config: Config) -> None:
 
 
 def _seconds(home: Path, began: float) -> list[float]:
-    """Seconds from one graded notebook to the next."""
+    """Return the seconds from one graded notebook to the next."""
     paths = sorted((home / "autograded").glob(f"*/{PART}/*.ipynb"))
     ends = sorted(p.stat().st_mtime for p in paths)
     return [b - a for a, b in zip([began, *ends], ends, strict=False)]
@@ -108,7 +108,7 @@ def _points(home: Path) -> list[float]:
 
 
 def ours(home: Path, workers: int = 1) -> list[float]:
-    """Through what `make autograde` runs; without the first hand-in of each worker, whose process starts then."""
+    """Grade with what `make autograde` runs; without the first submission of each worker, whose process starts then."""
     _submit(home, OURS, workers * (HAND_INS + 1))
     _release(load(home, home / "release"))
     began = time.time()
@@ -117,13 +117,13 @@ def ours(home: Path, workers: int = 1) -> list[float]:
 
 
 def of_two(home: Path) -> list[float]:
-    """Seconds a hand-in, of two workers: they often end two at a time, so two are taken together."""
+    """Return the seconds per submission with two workers: they often end two at a time, so two are taken together."""
     seconds = ours(home, 2)
     return [(a + b) / 2 for a, b in zip(seconds[::2], seconds[1::2], strict=True)]
 
 
 def stock(home: Path) -> list[float]:
-    """Through nbgrader's own autograde, one process for all."""
+    """Grade with nbgrader's own autograde, one process for all."""
     from nbgrader.converters import Autograde
     from nbgrader.coursedir import CourseDirectory
 

@@ -1,4 +1,4 @@
-"""Collecting a class of a thousand: the zip that Canvas gives, and the folders of Moodle in one more folder."""
+"""Collecting a class of a thousand: a zip from Canvas, and folders from Moodle inside one more folder."""
 
 from __future__ import annotations
 

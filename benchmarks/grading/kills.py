@@ -1,6 +1,6 @@
-"""kill -9 of the grader and of its workers at random moments over a class of a hundred: nothing may be lost, and nothing there twice.
+"""kill -9 of the grader and of its workers at random moments, for a class of a hundred: nothing may be lost or duplicated.
 
-It takes a quarter of an hour, so it runs only when it is named: ``make bench ONLY=kills``.
+It takes a quarter of an hour, so it runs only when named: ``make bench ONLY=kills``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.grading import thousand
 from grading import config
 from grading.release import release
 
-NUMBER, GRADERS, WORKERS = 100, 12, 8  # hand-ins, and how often which of them is killed
+NUMBER, GRADERS, WORKERS = 100, 12, 8  # submissions, and the kills of graders and of workers
 RUN = """
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ def _started(home: Path) -> subprocess.Popen:
 
 
 def _workers(process: subprocess.Popen) -> list[psutil.Process]:
-    """The processes that a run has started to grade, and those that they have forked for a hand-in each."""
+    """Return the processes that a run has started for grading, and those that they have forked, one per submission."""
     with contextlib.suppress(psutil.Error):
         return [p for p in psutil.Process(process.pid).children(recursive=True) if "grading.running.worker" in p.cmdline()]
     return []
@@ -49,7 +49,7 @@ def figures(seed: int | None = None) -> Iterator[tuple[str, list[float], float]]
     seed = random.SystemRandom().randrange(1 << 30) if seed is None else seed
     draw, victims = random.Random(seed), ["grader"] * GRADERS + ["worker"] * WORKERS
     draw.shuffle(victims)
-    moments = sorted(draw.uniform(0, NUMBER - 5) for _ in victims)  # hand-ins that are graded by then
+    moments = sorted(draw.uniform(0, NUMBER - 5) for _ in victims)  # submissions that are graded by then
     with tempfile.TemporaryDirectory(prefix="course-bench-") as place:
         home = Path(place)
         release(thousand.PART, home, home / "release")

@@ -1,4 +1,4 @@
-"""`make report` for a thousand graded hand-ins; that they are made does not count, nor that variants are run, which is done once."""
+"""`make report` for a thousand graded submissions; making them does not count, nor does running the variants, which is done once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
 
 def make(home: Path, students: int) -> None:
-    """A graded class of so many, each hand-in another mixture of the part's variants and lines of its own."""
+    """Make a graded class, each submission a different mixture of the part's variants and lines of its own."""
     from nbgrader.api import BaseCell, Grade, Gradebook
 
     from grading.report import variant_messages
@@ -87,7 +87,7 @@ def make(home: Path, students: int) -> None:
 def notebook(
     source: nbformat.NotebookNode, variants: list[answers.Answer], failed: list[str], draw: random.Random
 ) -> nbformat.NotebookNode:
-    """A hand-in as grading leaves it."""
+    """Return a submission as grading leaves it."""
     made = nbformat.from_dict(source)
     for cell in made.cells:
         if kind_of(cell) == "exercise":
@@ -105,13 +105,13 @@ def notebook(
 
 
 def own_line(draw: random.Random) -> str:
-    """A line of code, rarely the same as another."""
+    """Return a line of code that is rarely the same as another."""
     words = [draw.choice(["np.sum", "np.mean", "len", "np.stack", "sorted", "max", "np.ravel"]) for _ in range(3)]
     return f"a = {words[0]}({words[1]}(x) {draw.choice('+-*/@')} {words[2]}(y[{draw.choice(['0', ':', '::2', '-1'])}]))"
 
 
 def sentence(draw: random.Random, number: int) -> str:
-    """What a failed test says, with other numbers each time."""
+    """Return a failed test's message, with other numbers each time."""
     name = "".join(chr(ord("a") + int(digit)) for digit in str(number))
     shape, rank, batch = (draw.randrange(9), draw.randrange(9)), draw.randrange(4), draw.randrange(9)
     return (

@@ -1,6 +1,6 @@
-"""A class of a thousand: the variants of part 03, with endless and dying answers among them, through `make autograde`.
+"""A class of a thousand: the variants of part 03, with endless and crashing answers among them, through `make autograde`.
 
-It takes most of an hour, so it runs only when it is named: ``make bench ONLY=thousand``.
+It takes most of an hour, so it runs only when named: ``make bench ONLY=thousand``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PART = "03_naive_forward"
 NUMBER = 1000
 MINUTES, MEGABYTES = 45.0, 500.0
 _HEAD = "def naive_collect_forward_input(x, mp_comm, mp_size):\n    "
-# What loses the points of its own test and of the one for both functions.
+# Answers that lose the points of their own test and of the one for both functions.
 BAD = {
     "endless": f"{_HEAD}while True:\n        pass",
     "dies": f"import os\n\n\n{_HEAD}os._exit(1)",
@@ -38,7 +38,7 @@ LOST = 9.0
 
 
 def hand_ins(home: Path, number: int, bad: dict[str, str] = BAD) -> dict[str, float]:
-    """Write hand-ins, of all kinds in turn; the points that each must get, by student."""
+    """Write submissions of all kinds in turn; return the points that each must get, by student."""
     notebook = build.build(PART)
     most = build.points(notebook)
     known = [(a.function, f"{a.function}-{a.name}", a.source, most - a.loses) for a in answers.read(PART)]
@@ -59,7 +59,7 @@ def hand_ins(home: Path, number: int, bad: dict[str, str] = BAD) -> dict[str, fl
 
 
 class Memory:
-    """The most memory that this process has, while it is watched, in bytes."""
+    """Peak memory of this process, in bytes, while it is watched."""
 
     def __init__(self):
         self.most, self._done = 0, threading.Event()

@@ -1,4 +1,4 @@
-"""Eight ranks that do nothing, with controller and kernel: how much of a core they take, and their memory."""
+"""Eight idle ranks, with controller and kernel: the share of a core that they take, and their memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
                     before = sum(sum(p.cpu_times()[:2]) for p in processes)
                     time.sleep(SECONDS)
                     shares.append((sum(sum(p.cpu_times()[:2]) for p in processes) - before) / SECONDS)
-                # A page that several share counts once, in parts.
+                # A page that several share is divided among them.
                 memory = sum(p.memory_full_info().pss for p in processes) / 2**20
             notebook.cells.append(new_code_cell(source))
             client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1)

@@ -1,4 +1,4 @@
-"""A lecture in a browser: seconds to the first slide, and from one slide to the next; and the web site, built a second time."""
+"""A lecture in a browser: seconds to the first slide, and from slide to slide; and the web site, built a second time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
 
 def step(page) -> float:
-    """Seconds from the key to the next slide, drawn."""
+    """Return the seconds from the key press to the next slide, drawn."""
     began = time.perf_counter()
     page.keyboard.press("PageDown")
     page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
@@ -40,7 +40,7 @@ def step(page) -> float:
 
 
 def site() -> Iterator[tuple[str, list[float], float]]:
-    """From nothing, with all notebooks run; and again."""
+    """Build the site from nothing, running all notebooks; and again."""
     from docs import build
 
     with tempfile.TemporaryDirectory() as folder:

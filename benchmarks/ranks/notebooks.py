@@ -1,4 +1,4 @@
-"""The notebooks on the transformer, solved and with their hidden tests, run from top to bottom as a student's Restart and Run All does."""
+"""The transformer notebooks, solved and with their hidden tests, run from top to bottom as by Restart and Run All."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TURNS, LIMIT = 3, 60.0  # seconds
 
 
 def seconds(part: str) -> float:
-    """How long all cells of a part take, the kernel's start included."""
+    """Return the seconds that all cells of a part take, including the kernel's start."""
     notebook = build.build(part)
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}})

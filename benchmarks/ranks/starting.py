@@ -1,4 +1,4 @@
-"""Eight ranks up to the first result of a cell, against ipyparallel's own cluster; and stopping."""
+"""Starting eight ranks up to the first result of a cell, against ipyparallel's own cluster; and stopping them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TURNS = 5
 
 
 def ours() -> tuple[float, float]:
-    """Seconds to start and to stop."""
+    """Return the seconds to start and to stop."""
     began = time.perf_counter()
     ranks = Ranks(8)
     ranks.run("1 + 1")
@@ -24,7 +24,7 @@ def ours() -> tuple[float, float]:
 
 
 def stock() -> float:
-    """Seconds that ipyparallel.Cluster takes to start, with all as it comes."""
+    """Return the seconds that ipyparallel.Cluster takes to start, with all its defaults."""
     began = time.perf_counter()
     cluster = ipyparallel.Cluster(engines="mpi", n=8, log_level=50)
     client = cluster.start_and_connect_sync()

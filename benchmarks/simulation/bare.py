@@ -1,4 +1,4 @@
-"""A bare loop of generators and a heap: what passing so many events costs at the least in Python."""
+"""A bare loop of generators and a heap: the least that processing events costs in Python."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 
 def seconds(ranks: int, events: int) -> float:
-    """Seconds of a loop that passes so many events: each rank is a generator, and the one that is earliest goes on."""
-    gc.collect()  # what was there before is not to be looked through while this is measured
+    """Time a loop that processes `events` events: each rank is a generator, and the earliest one continues."""
+    gc.collect()  # so that earlier objects are not collected during the measurement
     began = time.perf_counter()
     going = [_rank(rank, events // ranks) for rank in range(ranks)]
     heap = [(0.0, rank) for rank in range(ranks)]

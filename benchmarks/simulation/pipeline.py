@@ -1,6 +1,6 @@
-"""A step of 1F1B with as many ranks as cores, four at most: how far it is from what the simulator expects of this machine.
+"""A step of 1F1B with as many ranks as cores, four at most: how far it is from what the simulator predicts for this machine.
 
-Eight blocks of width 256, eight micro-batches of 4 x 64 tokens, float32; part 25's solution. The machine is calibrated anew each time.
+Eight blocks of width 256, eight micro-batches of 4 x 64 tokens, float32; part 25's solution. The machine is recalibrated each time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Language models on clusters: seconds of the search over all configurations, and the simulation of events against a bare loop."""
+"""Language models on clusters: seconds of the search over all configurations, and the event simulation against a bare loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from course_lib.sim.llm.transformer import GPT_175B
 from course_lib.sim.plan.search import best
 
 TURNS = 5
-RATIO = 8.0  # times the bare loop
+RATIO = 8.0  # times as long as the bare loop
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
@@ -32,7 +32,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
         began = time.perf_counter()
         events = len(simulate(model, place, shared).events)
         taken_now = time.perf_counter() - began
-        if turn:  # the first one warms up
+        if turn:  # the first turn warms up
             seconds.append(taken_now)
             ratios.append(taken_now / bare.seconds(8, events))
     yield "llm-events-512-gpus-96-layers-64-micro-batches/bare", ratios, RATIO

@@ -1,6 +1,6 @@
-"""The simulator: how many times longer a run takes than a bare loop that passes as many events, and how that grows with their number.
+"""The simulator: how much longer a run takes than a bare loop with as many events, and how that grows with their number.
 
-A loop, its simulation and its statistics count; drawing does not. Seconds are for information: they depend on the machine and the day.
+A loop, its simulation and its statistics count; drawing does not. Seconds are only informative: they depend on the machine and the day.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.simulation import bare
 
-# Loop, sizes, and at most how many times the bare loop: half of what it was when this was first measured (3.5, 8.4 and 6.6).
+# Loop, sizes, and the limit relative to the bare loop: half of what it was when first measured (3.5, 8.4 and 6.6).
 LOOPS = {
     "data-parallel-64x64": ("train_ddp", dict(world_size=64, num_layers=64, global_batch_size=2048, batch_size=32), 1.75),
     "1f1b-16x16-256-micro-batches": ("part3_training_loop", dict(world_size=16, num_layers=16, global_batch_size=256, batch_size=1), 4.2),
@@ -23,7 +23,7 @@ GROWTH = (128, 512, 2048)  # micro-batches: three sizes of the same pipeline
 
 
 def seconds(loop: Callable, turns: int, **sizes: int) -> tuple[list[float], int]:
-    """Seconds of each turn, and the number of events."""
+    """Return the seconds of each turn, and the number of events."""
     from course_lib.sim import run
 
     taken, events = [], 0

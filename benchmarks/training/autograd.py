@@ -27,7 +27,7 @@ Step = Callable[[], object]
 
 
 def perceptron(x: np.ndarray, y: np.ndarray) -> Step:
-    """A step of ours."""
+    """Return a step of our framework."""
     layers = [Linear(a, b, bias=False) for a, b in pairwise(DIMS)]
     model = Sequential(*[part for layer in layers for part in (layer, Tanh())][:-1])
     optimizer = SGD(model.parameters(), LR)
@@ -41,7 +41,7 @@ def perceptron(x: np.ndarray, y: np.ndarray) -> Step:
 
 
 def plain(x: np.ndarray, y: np.ndarray) -> Step:
-    """The same as one writes it with NumPy."""
+    """Return the same step in plain NumPy."""
     random = np.random.default_rng(0)
     weights = [(random.standard_normal((a, b)) * np.sqrt(2 / a)).astype(np.float32) for a, b in pairwise(DIMS)]
     rows = np.arange(BATCH)
@@ -67,7 +67,7 @@ def plain(x: np.ndarray, y: np.ndarray) -> Step:
 
 
 def torch_perceptron(x: np.ndarray, y: np.ndarray) -> Step:
-    """The same in PyTorch."""
+    """Return the same step in PyTorch."""
     import torch
     from torch import nn
 
@@ -85,7 +85,7 @@ def torch_perceptron(x: np.ndarray, y: np.ndarray) -> Step:
 
 
 def network(x: np.ndarray, y: np.ndarray) -> Step:
-    """ResNet-9 of ours, forward and backward."""
+    """Return a step of our ResNet-9, forward and backward."""
     model: Module = resnet9(WIDTH)
 
     def step() -> None:
@@ -96,7 +96,7 @@ def network(x: np.ndarray, y: np.ndarray) -> Step:
 
 
 def torch_network(x: np.ndarray, y: np.ndarray) -> Step:
-    """The same in PyTorch."""
+    """Return the same step in PyTorch."""
     import torch
     from torch import nn
 
@@ -126,7 +126,7 @@ def torch_network(x: np.ndarray, y: np.ndarray) -> Step:
 
 
 def in_turns(steps: dict[str, Step], turns: int, count: int) -> dict[str, list[float]]:
-    """Seconds that `count` steps of each take, turn by turn; a first turn warms up."""
+    """Time `count` steps of each, turn by turn; a first turn warms up."""
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(turns + 1):
         for name, step in steps.items():

@@ -1,7 +1,7 @@
-"""Checkpoints: 100 MB from 4 ranks against one `numpy.save` of as much; and a training run of which a rank is killed at random moments.
+"""Checkpoints: 100 MB from 4 ranks against one `numpy.save` of as much; and a training run whose ranks are killed at random moments.
 
 Part 27's solution. Both write to the same disk in turn. The run: 60 steps with a checkpoint every 3; a random rank gets signal 9 at a
-random moment, 20 times, and 2 to 4 ranks go on. Its losses must be those of a run that nobody disturbs, to 1e-6.
+random moment, 20 times, and 2 to 4 ranks resume. Its losses must be those of an undisturbed run, to 1e-6.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS, KILLS = 60, 20
 
 
 def measure(folder: str, disk: str) -> None:
-    """On each of 4 ranks: save, and rank 0 alone with numpy.save; rank 0 prints the ratios."""
+    """Save on each of 4 ranks, and on rank 0 alone with numpy.save; rank 0 prints the ratios."""
     import numpy as np
 
     from course_lib import students
@@ -49,7 +49,7 @@ def measure(folder: str, disk: str) -> None:
 
 
 def train(folder: str, place: str, pause: float) -> None:
-    """On each rank: go on from the checkpoint, to the end; rank 0 notes losses, each rank its process."""
+    """Resume from the checkpoint on each rank, and run to the end; rank 0 notes losses, each rank its process."""
     from course_lib import students
     from course_lib.collectives import Communicator
     from course_lib.gpt.model.decoder import Sizes
@@ -80,7 +80,7 @@ def _start(ranks: int, folder: str, place: str, pause: float) -> subprocess.Pope
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Wait for its end; a run that does not come to it is ended with all its ranks."""
+    """Wait for a run to end; one that does not is ended with all its ranks."""
     try:
         process.wait(300)
     finally:
@@ -95,7 +95,7 @@ def _losses(place: str) -> dict[int, float]:
 
 
 def killed(folder: str, place: str, seed: int, kills: int = KILLS) -> tuple[int, float]:
-    """How often the run was killed, and the largest difference of a loss."""
+    """Return how often the run was killed, and the largest difference of a loss."""
     draw, done = random.Random(seed), 0
     for name in ("whole", "killed"):
         os.mkdir(os.path.join(place, name))
@@ -114,11 +114,11 @@ def killed(folder: str, place: str, seed: int, kills: int = KILLS) -> tuple[int,
             time.sleep(draw.uniform(0.0, 0.5))
             with open(draw.choice(pids)) as file:
                 os.kill(int(file.read()), signal.SIGKILL)
-        _end(process)  # what mpiexec says of a killed rank depends on the mpiexec; what the ranks have noted tells all
+        _end(process)  # mpiexec's message about a killed rank depends on the mpiexec; what the ranks have noted is enough
         done += 1
     want, got = _losses(whole), _losses(broken)
     if len(want) < STEPS or len(got) < STEPS:
-        raise RuntimeError(f"a run has not come to its end: {len(want)} steps undisturbed and {len(got)} after {kills} kills, of {STEPS}")
+        raise RuntimeError(f"a run did not finish: {len(want)} steps undisturbed and {len(got)} after {kills} kills, of {STEPS}")
     return kills, max(abs(want[step] - got[step]) for step in range(STEPS))
 
 

@@ -1,6 +1,6 @@
-"""The ready-made wrapper with buckets, against one all-reduce a parameter in its hook: two ranks, four layers of 1024, float32.
+"""The ready-made wrapper with buckets, against one all-reduce per parameter in its hook: two ranks, four layers of 1024, float32.
 
-Forward and backward with 16 samples a rank; one BLAS thread a rank.
+Forward and backward with 16 samples per rank; one BLAS thread per rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TURNS, STEPS = 15, 10
 
 
 class OneAParameter(Module):
-    """A wrapper as part 14 asks for: the hook of a parameter averages its gradient."""
+    """A wrapper as part 14 asks for: each parameter's hook averages its gradient."""
 
     def __init__(self, model: Module, comm):
         self.model, self.comm = model, comm
@@ -37,7 +37,7 @@ class OneAParameter(Module):
 
 
 def measure() -> None:
-    """On each rank: time both, turn by turn; rank 0 prints the ratios."""
+    """Time both on each rank, turn by turn; rank 0 prints the ratios."""
     from course_lib.collectives import Communicator
     from course_lib.ddp import DistributedDataParallel
 

@@ -1,8 +1,8 @@
-"""Fully sharded data parallel on 4 ranks: what a rank keeps, and how long a step takes, against plain data parallel; part 26's solution.
+"""Fully sharded data parallel on 4 ranks: memory that a rank keeps, and time of a step, against plain data parallel; part 26's solution.
 
-A GPT of 8 blocks of width 256 (6.4 million parameters), float32, Adam, 128 positions, one text a rank. What is kept: parameters, gradients,
-and moments between steps, by tracemalloc, against four times the model. In a step, plain data parallel computes each block's forward once,
-fully sharded twice.
+A GPT of 8 blocks of width 256 (6.4 million parameters), float32, Adam, 128 positions, one text per rank. Kept memory: parameters,
+gradients and moments between steps, by tracemalloc, against four times the model. In a step, plain data parallel computes each
+block's forward once, fully sharded twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TURNS = 9
 
 
 def measure(folder: str) -> None:
-    """On each of 4 ranks; rank 0 prints both ratios."""
+    """Measure on each of 4 ranks; rank 0 prints both ratios."""
     import numpy as np
 
     from course_lib import memory, students

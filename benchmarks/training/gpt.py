@@ -1,7 +1,7 @@
-"""A GPT of 2 million parameters, 128 positions, 16 texts a step: a step on 1 rank against PyTorch's, one thread; and on 2 ranks against 1.
+"""A GPT of 2 million parameters, 128 positions, 16 texts per step: a step on 1 rank against PyTorch, one thread; and 2 ranks against 1.
 
-Both with Adam and clipping, in float32. Data parallel ranks have half of the texts each. At least 0.5 of PyTorch's tokens a second means at
-most twice its seconds; 1.6 times one rank's tokens a second means at most 0.625 of its seconds.
+Both with Adam and clipping, in float32. Data parallel ranks have half of the texts each. At least 0.5 of PyTorch's tokens per second means
+at most twice its seconds; 1.6 times one rank's tokens per second means at most 0.625 of its seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TURNS = 11
 
 
 def torch_step(text: np.ndarray) -> Callable[[], object]:
-    """The same in PyTorch."""
+    """Return the same step in PyTorch."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -59,7 +59,7 @@ def torch_step(text: np.ndarray) -> Callable[[], object]:
 
 
 def alone() -> None:
-    """On one rank: ours and PyTorch's in turn."""
+    """Time ours and PyTorch's in turn, on one rank."""
     from threadpoolctl import threadpool_limits
 
     from course_lib.collectives import Communicator
@@ -72,7 +72,7 @@ def alone() -> None:
 
 
 def both() -> None:
-    """On two ranks: a step that rank 0 takes alone, and one of both, in turn."""
+    """Time a step of rank 0 alone and one of both, in turn, on two ranks."""
     from course_lib.collectives import Communicator
 
     comm, (text, _) = Communicator(), load_text()

@@ -1,6 +1,6 @@
-"""What `Communicator`, with all its checks, costs in real training: steps on a grid, against the same on bare mpi4py communicators.
+"""Cost of `Communicator`, with all its checks, in real training: steps on a grid, against the same on bare mpi4py communicators.
 
-784-256-10, float32, Megatron's style, a batch of 120, 200 steps a turn.
+784-256-10, float32, Megatron's style, a batch of 120, 200 steps per turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH, STEPS, TURNS, LIMIT = 120, 200, 11, 0.9
 
 
 def measure(folder: str, mp_size: int, dp_size: int) -> None:
-    """On each rank: time both, turn by turn; rank 0 prints the ratios."""
+    """Time both on each rank, turn by turn; rank 0 prints the ratios."""
     from mpi4py import MPI
 
     from course_lib import students

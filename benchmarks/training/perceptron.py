@@ -1,6 +1,6 @@
-"""An epoch of the perceptron, against the plain NumPy loop that one would write, and against PyTorch's DDP.
+"""An epoch of the perceptron, against a plain NumPy loop, and against PyTorch's DDP.
 
-784-256-10, float32, global batch 60, 60,000 images, one BLAS thread a rank.
+784-256-10, float32, global batch 60, 60,000 images, one BLAS thread per rank.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TURNS = 5
 
 
 def images() -> tuple[np.ndarray, np.ndarray]:
-    """As many as Fashion-MNIST has, and as easy to tell apart.
+    """Return as many images as Fashion-MNIST has, as easy to tell apart.
 
-    From pure noise nothing is learned: units die, and Adam's moments decay to denormal numbers, which
+    Nothing can be learned from pure noise: units die, and Adam's moments decay to denormal numbers, which
     processors handle slowly.
     """
     random = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def images() -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain(x: np.ndarray, y: np.ndarray, comm) -> None:
-    """An epoch as one writes it with NumPy; with one fused all-reduce of all gradients a step on several ranks."""
+    """Run an epoch in plain NumPy; on several ranks, with one fused all-reduce of all gradients per step."""
     size, random = comm.Get_size(), np.random.default_rng(0)
     w1 = (random.standard_normal((PIXELS, HIDDEN)) * 0.05).astype(np.float32)
     w2 = (random.standard_normal((HIDDEN, CLASSES)) * 0.08).astype(np.float32)
@@ -68,7 +68,7 @@ def plain(x: np.ndarray, y: np.ndarray, comm) -> None:
 
 
 def measure(folder: str) -> None:
-    """On each rank: time an epoch of both, turn by turn; rank 0 prints the seconds."""
+    """Time an epoch of both on each rank, turn by turn; rank 0 prints the seconds."""
     from mpi4py import MPI
 
     from course_lib import datasets, students, training
@@ -91,7 +91,7 @@ def measure(folder: str) -> None:
 
 
 def measure_torch(rank: int, n: int, meet: str) -> None:
-    """One rank of PyTorch's DDP on gloo; rank 0 prints the seconds of each epoch."""
+    """Run one rank of PyTorch's DDP on gloo; rank 0 prints the seconds of each epoch."""
     import torch
     from torch import distributed, nn
 
@@ -116,7 +116,7 @@ def measure_torch(rank: int, n: int, meet: str) -> None:
 
 
 def by_torch(n: int, folder: str) -> list[float]:
-    """Seconds of an epoch of PyTorch's DDP on n ranks."""
+    """Return the seconds of an epoch of PyTorch's DDP on n ranks."""
     meet = str(Path(folder) / f"gloo-{n}")
     environment = {**os.environ, **THREAD_VARIABLES, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
     words = [sys.executable, "-m", "benchmarks.training.perceptron", str(n), meet]

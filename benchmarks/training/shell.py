@@ -1,6 +1,6 @@
-"""The shell command on Fashion-MNIST: what it takes beside its steps, against its imports and one reading of the files on as many ranks.
+"""The shell command on Fashion-MNIST: its time apart from the steps, against its imports and reading the files once, on as many ranks.
 
-Without the real files, made ones of the same size take their place.
+If the real files are missing, generated ones of the same size are used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IMPORTS = "import argparse, contextlib, io, traceback, numpy, mpi4py.MPI, thread
 
 
 def files(folder: Path) -> None:
-    """Four files in MNIST's format, where the real ones are not here."""
+    """Write four files in MNIST's format, for machines without the real ones."""
     x, y = images()
     for name, count, array in zip(datasets._FILES, (60_000, 60_000, 10_000, 10_000), (x * 90, y, x * 90, y), strict=True):
         array = array[:count].clip(0, 255).astype(np.uint8)
@@ -38,7 +38,7 @@ def files(folder: Path) -> None:
 
 
 def seconds(command: list[str], environment: dict[str, str]) -> tuple[float, str]:
-    """What a command takes, and what it prints."""
+    """Return a command's time, and what it prints."""
     began = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", timeout=600)
     if done.returncode:
@@ -49,7 +49,7 @@ def seconds(command: list[str], environment: dict[str, str]) -> tuple[float, str
 def figures() -> Iterator[tuple[str, list[float], float]]:
     from grading.authoring import reference
 
-    environment, mpiexec = {**os.environ, **THREAD_VARIABLES}, str(Path(sys.prefix) / "bin" / "mpiexec")  # the one of the README
+    environment, mpiexec = {**os.environ, **THREAD_VARIABLES}, str(Path(sys.prefix) / "bin" / "mpiexec")  # as in README
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:
         reference.write(folder)
         if not Path("/usr/share/datasets/fashion-mnist").exists() and datasets.DATA_DIR_ENV not in os.environ:
@@ -63,7 +63,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
                 whole, said = seconds([*run, *words.split(), "--functions", folder], environment)
                 steps = float(re.search(r"steps in ([\d.]+) s", said)[1])
                 began = time.perf_counter()
-                datasets.read("fashion-mnist")  # by itself: ranks that wait for a reader would take its core
+                datasets.read("fashion-mnist")  # separately: ranks that wait for a reader would take its core
                 reading = time.perf_counter() - began
                 ratios.append((whole - steps) / (seconds([*run, "-c", IMPORTS], environment)[0] + reading))
             yield f"shell-but-steps-mp-{mp_size}-dp-{dp_size}/imports-and-one-reading", ratios[1:], LIMIT

@@ -1,6 +1,6 @@
-"""A training step of a transformer block: on 2 ranks against 1, and on 1 against PyTorch's, one thread each.
+"""A training step of a transformer block: on 2 ranks against 1, and on 1 against PyTorch, one thread each.
 
-Width 256, 8 heads, 8 x 128 tokens, float32, with the step of SGD; the operators are those of part 21's solution.
+Width 256, 8 heads, 8 x 128 tokens, float32, with the SGD step; the operators are those of part 21's solution.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Step = Callable[[], object]
 
 
 def step_of(block) -> Step:
-    """A step of ours."""
+    """Return a training step of our block."""
     x, optimizer = (
         Tensor(np.random.default_rng(1).standard_normal((BATCH, POSITIONS, WIDTH)).astype(np.float32)),
         SGD(block.parameters(), LR),
@@ -40,7 +40,7 @@ def step_of(block) -> Step:
 
 
 def torch_block(width: int, heads: int) -> object:
-    """The block of `course_lib.gpt.model.block` in PyTorch."""
+    """Return the block of `course_lib.gpt.model.block` in PyTorch."""
     from torch import nn
     from torch.nn import functional
 
@@ -61,7 +61,7 @@ def torch_block(width: int, heads: int) -> object:
 
 
 def torch_step() -> Step:
-    """The same in PyTorch."""
+    """Return the same step in PyTorch."""
     import torch
 
     torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def torch_step() -> Step:
 
 
 def measure(folder: str) -> None:
-    """On two ranks: the split block and the whole one, turn by turn; rank 0 prints the ratios."""
+    """Time the split block and the whole one on two ranks, turn by turn; rank 0 prints the ratios."""
     from course_lib import students
     from course_lib.collectives import Communicator
     from course_lib.gpt.model.block import Block
@@ -106,7 +106,7 @@ def measure(folder: str) -> None:
 
 
 def beside_torch() -> None:
-    """On one rank: ours against PyTorch's."""
+    """Time ours against PyTorch on one rank."""
     from course_lib.gpt.model.block import Block
 
     taken = in_turns({"ours": step_of(Block(WIDTH, HEADS, np.random.default_rng(0))), "torch": torch_step()}, TURNS, STEPS)

@@ -1,6 +1,6 @@
-"""ZeRO: an epoch of stage 3 with Adam against a plain loop with the same steps, both in float32, and a step of stage 3 against stage 0's.
+"""ZeRO: an epoch of stage 3 with Adam against a plain loop with the same steps, both in float32; and a step of stage 3 against stage 0.
 
-784-256-10, global batch 60, 60,000 images, 4 ranks; and four layers of 1024 x 1024. One BLAS thread a rank.
+784-256-10, global batch 60, 60,000 images, 4 ranks; and four layers of 1024 x 1024. One BLAS thread per rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANKS, TURNS, STEPS = 4, 5, 20
 
 
 class PlainLayer:
-    """A stage-3 layer as one writes it with bare mpi4py, in float32."""
+    """A stage-3 layer in bare mpi4py, in float32."""
 
     def __init__(self, comm, fan_in: int, fan_out: int, random: np.random.Generator):
         self.comm, self.size, self.shape = comm, comm.Get_size(), (fan_in, fan_out)
@@ -62,7 +62,7 @@ class PlainLayer:
 
 
 def plain_epoch(x: np.ndarray, y: np.ndarray, comm) -> None:
-    """An epoch, step by step the same exchanges and updates."""
+    """Run an epoch with the same exchanges and updates, step by step."""
     random, each = np.random.default_rng(0), BATCH // comm.Get_size()
     first, second = PlainLayer(comm, *DIMS[:2], random), PlainLayer(comm, *DIMS[1:], random)
     rows = np.arange(each)
@@ -80,7 +80,7 @@ def plain_epoch(x: np.ndarray, y: np.ndarray, comm) -> None:
 
 
 def measure(folder: str) -> None:
-    """On each rank: time both, turn by turn; rank 0 prints the ratios."""
+    """Time both on each rank, turn by turn; rank 0 prints the ratios."""
     from mpi4py import MPI
 
     from course_lib import datasets, students, training, zero

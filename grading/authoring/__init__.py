@@ -1,1 +1,1 @@
-"""The source of a part: the notebook built from it, its answers, and what is released."""
+"""Sources of the parts: building the notebooks, reference answers, and the student archive."""

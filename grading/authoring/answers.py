@@ -1,4 +1,4 @@
-"""Marks for the answers in `solutions/*/variants.py` and `cheats.py`, and how they are read."""
+"""Decorators for the answers in `solutions/*/variants.py` and `cheats.py`, and their parser."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def loses(points: float) -> Callable:
 
 
 def right(function: Callable) -> Callable:
-    """Mark an answer that is right, written in another way: it must lose none."""
+    """Mark a right answer that is written differently: it must lose no points."""
     return function
 
 
 def changes(*texts: str) -> Callable:
-    """Mark an answer that is the solution with some of its text changed: what stands there, what stands in its place, and so on.
+    """Mark an answer as the solution with some of its text replaced: pairs of old and new text.
 
-    A text may begin in the line below its quotes, or be a constant of the module, where several change the same. What is marked has a
-    docstring, which says what the change is.
+    A text may start on the line below its opening quotes, or be a module constant that several answers share. The decorated function
+    needs a docstring that describes the change.
     """
     return lambda answer: answer
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A variant: `name` of the exercise's function and of the variant, its text, the points it must lose, its docstring's first line.
+    """A variant: the exercise's function, the variant's name, its source, the points it must lose, and its docstring's first line.
 
-    A text that was made by `changes` has the solution's docstring.
+    A source made by `changes` keeps the solution's docstring.
     """
 
     function: str
@@ -47,10 +47,10 @@ class Answer:
 
 
 def read(part: str, file: str = "variants.py") -> list[Answer]:
-    """The answers in a part's variants.py or cheats.py; none for a part without exercises.
+    """Read the answers in a part's variants.py or cheats.py; an empty list for a part without exercises.
 
-    A function ``split_data__off_by_one`` is an answer to the exercise ``split_data``; the body of a function ``cell__before`` is a
-    cell that somebody adds to an untouched notebook. The text is read, not run: it is meant for the ranks.
+    A function ``split_data__off_by_one`` answers the exercise ``split_data``; the body of a function ``cell__before`` is a cell that is
+    added to an untouched notebook. The text is parsed, not run: it is meant for the ranks.
     """
     path = SOLUTIONS / part / file
     if not path.exists():
@@ -76,7 +76,7 @@ def read(part: str, file: str = "variants.py") -> list[Answer]:
 
 
 def solution(part: str, name: str) -> str:
-    """The solved function or class of an exercise."""
+    """Return the solved function or class of an exercise."""
     text = (SOLUTIONS / part / f"{part}.py").read_text()
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     node = next(node for node in ast.parse(text).body if isinstance(node, kinds) and node.name == name)
@@ -85,15 +85,15 @@ def solution(part: str, name: str) -> str:
 
 
 def _lines(text: str, node: ast.stmt) -> str:
-    """The lines of a function or class, without its decorators; `ast.get_source_segment` would go through the whole text for each."""
+    """Return the lines of a function or class, without decorators; `ast.get_source_segment` would scan the whole text for each."""
     return "\n".join(text.split("\n")[node.lineno - 1 : node.end_lineno])
 
 
 def _changed(text: str, texts: list[str], where: str) -> str:
-    """A text with others in the place of some of its own."""
+    """Replace parts of a text."""
     for old, new in zip(texts[::2], texts[1::2], strict=True):
         old, new = old.removeprefix("\n"), new.removeprefix("\n")
         if old not in text:
-            raise ValueError(f"{where} changes what does not stand in the solution: {old!r}.")
+            raise ValueError(f"{where} replaces a text that is not in the solution: {old!r}.")
         text = text.replace(old, new, 1)
     return text

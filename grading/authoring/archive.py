@@ -1,4 +1,4 @@
-"""`make student-archive`: the zip that students get, without answers and grading."""
+"""`make student-archive`: the zip for students, without solutions and grading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from grading.paths import ROOT
 
 ARCHIVE_NAME = "distributed-training-course"
-# Tests that need solutions/ or grading/ stay here, too: they tell what the answers are.
+# Tests that need solutions/ or grading/ are left out, too: they give answers away.
 EXCLUDED_PREFIXES = (
     "solutions/",
     "grading/",
@@ -25,13 +25,13 @@ EXCLUDED_PREFIXES = (
     "tests/hub_here.py",
     "tests/test_hub",
 )
-STUDENT_DOCS = ("docs/slurm.md", "docs/containers.md")  # to which README leads
+STUDENT_DOCS = ("docs/slurm.md", "docs/containers.md")  # README links to these
 STAFF_README_SECTIONS = ("For lecturers", "For instructors", "For developers")  # sections of README
 STUDENT_MAKE_TARGETS = ("help", "install", "lab", "update", "test", "test-all", "doctor", "validate")  # commands
 
 
 def files() -> list[Path]:
-    """What goes into the archive: what git tracks, or would track, less what gives answers away."""
+    """List the archive's files: all that git tracks or would track, except what gives answers away."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -54,13 +54,13 @@ def write(path: Path) -> Path:
 
 
 def readme(text: str) -> str:
-    """Cut from README what only lecturers, instructors and developers need."""
+    """Remove the README sections for lecturers, instructors and developers."""
     first, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     return first + "".join(s for s in sections if not s.startswith(tuple(f"## {title}\n" for title in STAFF_README_SECTIONS)))
 
 
 def makefile(text: str) -> str:
-    """Cut from the Makefile the commands for which a student's copy has no modules."""
+    """Remove the Makefile targets whose modules a student's copy lacks."""
     rules = re.compile(r"^(?P<name>[a-z-]+):.*\n(?:\t.*\n|  .*\n)*\n?", re.MULTILINE)
     text = re.sub(r"^# JupyterHub's proxy.*?\n\n", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^\$\((?:GRADING|HUB)\):.*\n(?:\t.*\n)*|^(?:GRADING|HUB) :=.*\n", "", text, flags=re.MULTILINE)

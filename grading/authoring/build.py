@@ -1,30 +1,30 @@
-"""From `solutions/` to the notebook that nbgrader takes as its source.
+"""Build the notebook that nbgrader takes as its source from `solutions/`.
 
-A part's source is text in jupytext's percent format. Each code cell has a title and may have a tag:
+A part's source is a text file in jupytext's percent format. Each code cell has a title and may have a tag:
 
-    given      set up, draw, check: folded until a click opens it; the student cannot change it, and grading takes it from here
-    exercise   the student writes what stands between BEGIN SOLUTION and END SOLUTION
+    given      sets up, draws or checks: folded until clicked; students cannot change it, and grading takes it from the source
+    exercise   the student writes the code between BEGIN SOLUTION and END SOLUTION
     test       hidden; `points=` says what it is worth
     (none)     a worked example, to run and change
 
-and so has a text, ``# %% A title [markdown] tags=["written"] points=2``, that the student writes: a person gives its points in the
-formgrader. What stands there in the source is a model answer, which students do not get.
+A text cell with the tag "written", ``# %% A title [markdown] tags=["written"] points=2``, is answered by the student; a person gives its
+points in the formgrader. Its text in the source is a model answer, which students do not get.
 
-A cell of any kind may have a second tag, for those who show the part as slides (see `lectures`):
+A cell of any kind may have a second tag for showing the part as slides (see `lectures`):
 
-    slide      a slide begins here; it is in every cut of the talk, also in that of 15 minutes
-    slide-50   a slide of talks of 50 minutes and more
-    slide-all  a slide of the whole talk only
-    fragment   comes at the next key, on the same slide
+    slide      starts a slide that is in every version of the talk, even the one of 15 minutes
+    slide-50   starts a slide of talks of 50 minutes and more
+    slide-all  starts a slide of the full talk only
+    fragment   appears on the same slide at the next key press
     skip       is on no slide
 
-A worked example may be called
+A worked example may be tagged
 
-    long       grading does not run it, unless the student has changed it: it takes long, and nothing is graded by it
+    long       it takes long and affects no grade, so grading skips it unless the student has changed it
 
-In a text, {points} stands for the points of all hidden tests and written answers; and a line with nothing but a name in braces for what the
-function of that name in the part's `figures.py` gives: figures are computed when the notebook is built, and never typed. This turns it all
-into nbgrader's metadata. The same text gives the same bytes.
+In a text, {points} stands for the total points of hidden tests and written answers. A line that is only a name in braces is replaced by the
+result of the function of that name in the part's `figures.py`: figures are computed when the notebook is built, never typed. All this
+becomes nbgrader metadata. The same text always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from grading.paths import SOLUTIONS
 CODE_CELL_KINDS = ("given", "exercise", "test")
 WRITTEN_ANSWER = "written"
 YOUR_ANSWER = "*Your answer, in words: double-click here, write it in place of this line, then press Shift-Enter.*"
-SLIDES = {  # what nbconvert and other programs call it, and from how many minutes on
+SLIDES = {  # nbconvert's slide type, and the shortest talk, in minutes, that has it
     "slide": ("slide", 15),
     "slide-50": ("slide", 50),
     "slide-all": ("slide", 1000),
@@ -55,37 +55,37 @@ SLIDES = {  # what nbconvert and other programs call it, and from how many minut
 }
 OTHER_TAGS = ("long", "raises-exception")
 SOURCE_MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS") for side in ("BEGIN", "END"))
-# The first word in the title of a given cell that only shows something.
+# First words in titles of given cells that only show something.
 DISPLAY_TITLE_WORDS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
-DISPLAY_STATEMENTS = (ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.Try)  # statements
-MAX_CODE_COLUMNS = 88  # columns of a line of code that fit where a student sees it
+DISPLAY_STATEMENTS = (ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.Try)  # statement types
+MAX_CODE_COLUMNS = 88  # columns of a code line that fit on a student's screen
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 
 
 class SourceError(ValueError):
-    """A part's source is not as it should be; the message says which cell."""
+    """Error in a part's source; the message names the cell."""
 
 
 def build(part: str) -> NotebookNode:
-    """The notebook of a part, with solutions and hidden tests.
+    """Build the notebook of a part, with solutions and hidden tests.
 
     Parameters
     ----------
     part : str
-        Name of a folder of `solutions/`.
+        Name of a folder in `solutions/`.
 
     Raises
     ------
     SourceError
-        A cell has no title, two have the same one, a tag or a mark is misspelt, an exercise has no solution marks, a test or a written
+        A cell has no title or a duplicate one, a tag or a mark is misspelled, an exercise has no solution marks, a test or a written
         answer has no points, or a test shows something outside the marks. The message names the cell and its line.
     """
     return from_text((SOLUTIONS / part / f"{part}.py").read_text(), part)
 
 
 def from_text(text: str, part: str) -> NotebookNode:
-    """The notebook of a part, from its source text (see `build`)."""
-    import jupytext  # late: where one hand-in is graded alone, there is none
+    """Build the notebook of a part from its source text (see `build`)."""
+    import jupytext  # imported late: not installed where single submissions are graded
 
     _check_marks(text, part)
     notebook = jupytext.reads(text, fmt="py:percent")
@@ -103,7 +103,7 @@ def from_text(text: str, part: str) -> NotebookNode:
     texts = 0
     for cell in notebook.cells:
         if "notes" in cell.metadata.get("tags", []):
-            raise SourceError(f"{part}: a speaker's notes stand in talk.py; here students would read them.")
+            raise SourceError(f"{part}: speaker notes belong in talk.py; here, students would read them.")
         if cell.cell_type == "markdown" and WRITTEN_ANSWER not in cell.metadata.get("tags", []) and "points" not in cell.metadata:
             texts += 1
             _known_tags(cell, f"{part}, the text that begins with {cell.source[:60]!r}: ")
@@ -113,8 +113,8 @@ def from_text(text: str, part: str) -> NotebookNode:
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
         if not name or name in seen:
             kind = "code cell" if cell.cell_type == "code" else "written answer"
-            why = f"another cell is called {title!r}, too" if title else "it has none"
-            raise SourceError(f"{part}: a {kind} needs a title of its own after '# %%', and {why}. It begins with {cell.source[:60]!r}.")
+            why = f"another cell is also called {title!r}" if title else "it has none"
+            raise SourceError(f"{part}: a {kind} needs a unique title after '# %%', but {why}. It begins with {cell.source[:60]!r}.")
         seen.add(name)
         cell.id = name
         try:
@@ -131,7 +131,7 @@ def from_text(text: str, part: str) -> NotebookNode:
 
 
 def _check_marks(text: str, part: str) -> None:
-    """Raise SourceError where a mark is misspelt, or its pair is missing."""
+    """Raise SourceError if a mark is misspelled or its counterpart is missing."""
     began: tuple[int, str] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         mark = line.strip()
@@ -141,12 +141,12 @@ def _check_marks(text: str, part: str) -> None:
             continue
         if mark not in SOURCE_MARKS:
             near = difflib.get_close_matches(mark, SOURCE_MARKS, 1, 0.5)
-            raise SourceError(f"{part}.py, line {number}: {mark!r} is not a mark." + (f" Is {near[0]!r} meant?" if near else ""))
+            raise SourceError(f"{part}.py, line {number}: {mark!r} is not a mark." + (f" Did you mean {near[0]!r}?" if near else ""))
         if (mark == began[1].replace("BEGIN", "END")) if began else ("BEGIN" in mark):
             began = None if began else (number, mark)
         else:
             raise SourceError(
-                f"{part}.py, line {number}: {mark!r} does not fit: " + (f"{began[1]!r} is open." if began else "nothing is open.")
+                f"{part}.py, line {number}: {mark!r} is out of place: " + (f"{began[1]!r} is still open." if began else "no block is open.")
             )
     if began:
         raise SourceError(f"{part}.py, line {began[0]}: {began[1]!r} has no {began[1].replace('BEGIN', 'END')!r} in its cell.")
@@ -159,20 +159,20 @@ def _figures(part: str, text: str) -> str:
 
 @functools.cache
 def _figure(part: str, name: str) -> str:
-    """What a function of a part's `figures.py` gives."""
+    """Return the result of a function in a part's `figures.py`."""
     path = SOLUTIONS / part / "figures.py"
     spec = importlib.util.spec_from_file_location(f"figures_{part}", path)
     if not path.exists():
-        raise SourceError(f"{part}: a text has {{{name}}}, and there is no figures.py.")
+        raise SourceError(f"{part}: a text has {{{name}}}, but there is no figures.py.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, name):
-        raise SourceError(f"{part}: a text has {{{name}}}, and figures.py has no such function.")
+        raise SourceError(f"{part}: a text has {{{name}}}, but figures.py has no such function.")
     return getattr(module, name)()
 
 
 def points(notebook: NotebookNode) -> float:
-    """What a part is worth: its hidden tests, and its written answers."""
+    """Return the points of a part: its hidden tests and written answers."""
     return sum(cell.metadata.nbgrader["points"] for cell in notebook.cells if kind_of(cell) in ("test", WRITTEN_ANSWER))
 
 
@@ -190,13 +190,13 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
         if kind in ("test", WRITTEN_ANSWER) and (isinstance(points, bool) or not isinstance(points, (int, float)) or not 0 < points < 1000):
             raise SourceError(f"a {kind if kind == 'test' else 'written answer'} needs points=, a number above 0; got {points!r}.")
         if (kind == WRITTEN_ANSWER) != (cell.cell_type == "markdown"):
-            raise SourceError(f"the tag {WRITTEN_ANSWER!r}, and no other of the kinds, is for a text, with [markdown] after its title.")
+            raise SourceError(f"the tag {WRITTEN_ANSWER!r} is for texts, with [markdown] after the title, and texts take no other kind.")
         if kind == "exercise":
             if "### BEGIN SOLUTION" not in cell.source or not cell.source.startswith("%%px"):
-                raise SourceError("an exercise needs %%px on top, and BEGIN SOLUTION and END SOLUTION.")
+                raise SourceError("an exercise needs %%px on its first line, and BEGIN SOLUTION and END SOLUTION.")
         elif kind == "test":
             if not re.fullmatch(r"### BEGIN HIDDEN TESTS\n.*\n### END HIDDEN TESTS", cell.source, re.DOTALL):
-                raise SourceError("a test needs one pair of BEGIN and END HIDDEN TESTS round all of it.")
+                raise SourceError("a test needs one pair of BEGIN and END HIDDEN TESTS around all of its code.")
             cell.source = f"{HIDDEN_NOTE}\n{cell.source}"
         metadata["nbgrader"] = {
             "grade": kind in ("test", WRITTEN_ANSWER),
@@ -215,29 +215,29 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
 
 
 def _known_tags(cell: NotebookNode, where: str = "") -> list[str]:
-    """The tags of a cell; SourceError where one is misspelt."""
+    """Return the tags of a cell; raise SourceError if one is misspelled."""
     tags = cell.metadata.get("tags", [])
     for tag in tags if isinstance(tags, list) else [tags]:
         if tag not in (*CODE_CELL_KINDS, WRITTEN_ANSWER, *SLIDES, *OTHER_TAGS):
             near = difflib.get_close_matches(str(tag), (*CODE_CELL_KINDS, WRITTEN_ANSWER, *SLIDES, *OTHER_TAGS), 1)
-            raise SourceError(f"{where}there is no tag {tag!r}." + (f" Is {near[0]!r} meant?" if near else ""))
+            raise SourceError(f"{where}there is no tag {tag!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
     return tags
 
 
 def slide(cell: NotebookNode) -> dict:
-    """Where a cell of the source stands in a talk, as metadata."""
+    """Return a cell's slide settings as metadata."""
     kind, minutes = next((SLIDES[tag] for tag in cell.metadata.get("tags", []) if tag in SLIDES), (None, None))
     return ({"slideshow": {"slide_type": kind}} if kind else {}) | ({"course": {"minutes": minutes}} if minutes else {})
 
 
 def _titled(source: str, title: str) -> str:
-    """A cell whose first line, the only one that shows while it is folded, says what it does."""
+    """Put a cell's title on its first line, the only one visible while it is folded."""
     magic, _, rest = source.partition("\n")
     return f"{magic}  # {title}\n{rest}" if magic.startswith("%%") else f"# {title}\n{source}"
 
 
 def _with_confirmation(source: str) -> str:
-    """Have a folded cell that shows nothing say that it has run. (``%%px`` does so itself, see `cluster.notebook.magic`.)
+    """Make a folded cell without output print that it has run. (``%%px`` does so itself, see `cluster.notebook.magic`.)
 
     >>> _with_confirmation("def f():\\n    pass")
     "def f():\\n    pass\\n\\n\\nprint('Defined: f.')"
@@ -246,7 +246,7 @@ def _with_confirmation(source: str) -> str:
         return source
     try:
         body = ast.parse(source).body
-    except SyntaxError:  # a line for IPython
+    except SyntaxError:  # an IPython line
         return source
     if not body or any(isinstance(statement, DISPLAY_STATEMENTS) for statement in body):
         return source
@@ -256,7 +256,7 @@ def _with_confirmation(source: str) -> str:
 
 
 def kind_of(cell: NotebookNode) -> str:
-    """ "given", "exercise", "test", "example", "written" or "text", for a cell that `build` made."""
+    """Return the kind of a cell from `build`: "given", "exercise", "test", "example", "written" or "text"."""
     marks = cell.metadata.get("nbgrader")
     if cell.cell_type != "code":
         return WRITTEN_ANSWER if marks and marks["solution"] else "text"
@@ -266,17 +266,17 @@ def kind_of(cell: NotebookNode) -> str:
 
 
 def only_shows(cell: NotebookNode) -> bool:
-    """Whether a given cell is there for a person's eyes alone."""
+    """Return whether a given cell is only for display."""
     return kind_of(cell) == "given" and cell.id.partition("-")[0] in DISPLAY_TITLE_WORDS
 
 
 def write(notebook: NotebookNode, path: Path) -> None:
-    """Write a notebook, always the same bytes for the same notebook."""
+    """Write a notebook; the same notebook always gives the same bytes."""
     write_atomically(nbformat.writes(notebook, version=4), path)
 
 
 def write_atomically(text: str, path: Path) -> None:
-    """Write a file, whole or not at all, whatever ends this process meanwhile."""
+    """Write a file atomically, even if this process is killed meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
     partial.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Models and clusters of part 29's hidden tests, by what makes the difference: who leaves it out loses, whichever is drawn.
+"""Models and clusters of part 29's hidden tests, by the effect that decides: ignoring it loses points, whichever case is drawn.
 
-No student has this file. Answers stored for the cases that students have, in `course_lib.sim.plan.cases`, are none for these;
+Students do not get this file. Answers stored for the students' cases, in `course_lib.sim.plan.cases`, do not fit these;
 `tests/grading/test_plan_cases.py` says what holds for each.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m grading.authoring.reference FOLDER``: the solved exercises as the original hand-in files.
+"""``python -m grading.authoring.reference FOLDER``: write the solved exercises as the original hand-in files.
 
 For demos, benchmarks and the project's own tests. The files need nothing but NumPy and mpi4py.
 """
@@ -19,12 +19,12 @@ from grading.paths import parts
 
 
 def write(folder: str | Path) -> list[Path]:
-    """Write the hand-in files; what is in them already and has another name is kept.
+    """Write the hand-in files; functions of other names that are already in them are kept.
 
     Parameters
     ----------
     folder : str or Path
-        Made if it does not exist.
+        Created if missing.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def write(folder: str | Path) -> list[Path]:
 
 
 def loops(only: Sequence[str] | None = None) -> dict[str, Callable]:
-    """The solved training loops of the simulator's parts, or of `only` these, by name."""
+    """Return the solved training loops of the simulator parts by name, or just those in `only`."""
     namespace: dict = {"__name__": "reference"}
     for part in parts() if only is None else only:
         cells = [c.source for c in build.build(part).cells if c.cell_type == "code" and c.source.startswith("%%px")]

@@ -1,5 +1,5 @@
-"""Grading on a platform that has an autograder of its own, Gradescope or Autolab: there, one hand-in is graded alone.
+"""Autograders for Gradescope and Autolab, which grade one submission at a time.
 
-`make` writes what the platform takes: the course's library, the hidden tests of one part and the wheels that they need. `__main__` is what
-runs there.
+`make` writes the platform's archive: the course library, the hidden tests of one part, and the wheels that they need. `__main__` is the
+program that runs there.
 """

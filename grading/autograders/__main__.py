@@ -1,4 +1,4 @@
-"""``python -m grading.autograders gradescope`` (or ``autolab``): grade one hand-in, where the archive is unpacked."""
+"""``python -m grading.autograders gradescope`` (or ``autolab``): grade one submission, where the archive is unpacked."""
 
 import sys
 from pathlib import Path

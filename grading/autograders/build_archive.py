@@ -1,4 +1,4 @@
-"""`make gradescope PART=...` and `make autolab PART=...`: write what the platform takes, to dist/."""
+"""`make gradescope PART=...` and `make autolab PART=...`: write the platform's archive to dist/."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ DIST = ROOT / "dist"
 HERE = Path(__file__).resolve().parent
 ENTRY_MODULE = "grading.autograders.__main__"
 DEFAULT_PYTHON, DEFAULT_TIMEOUT_MINUTES = "3.12", 10
-SETUP_RESERVE_SECONDS = 60  # seconds of the platform's minutes in which the container starts, and what has been earned is written down
-DEFAULT_MEMORY_GB = 0.75  # GB of memory, in which most parts take half
-MEMORY_GB_BY_PART = {"08_zero3_layer": 1.0}  # GB that others take, measured with their solutions
+SETUP_RESERVE_SECONDS = 60  # seconds of the platform's time-out left for starting the container and writing the results
+DEFAULT_MEMORY_GB = 0.75  # GB of memory; most parts use half of it
+MEMORY_GB_BY_PART = {"08_zero3_layer": 1.0}  # GB for parts that use more, measured with their solutions
 EPOCH = (2026, 1, 1, 0, 0, 0)
 _SOLUTION = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
 
@@ -42,17 +42,17 @@ class NothingToGrade(Exception):
 def archive_contents(
     part: str, python: str = DEFAULT_PYTHON, minutes: float = DEFAULT_TIMEOUT_MINUTES, cache: Path | None = None
 ) -> dict[str, bytes | Path]:
-    """The files that both platforms get, by their names in the archive.
+    """Return the files for both platforms, by their names in the archive.
 
     Parameters
     ----------
     part : str
     python : str
-        The platform's version of Python.
+        The platform's Python version.
     minutes : float
-        After which the platform ends a run.
+        The platform's time-out.
     cache : Path, optional
-        Folder of wheels; none go along without one.
+        Folder of wheels; without it, none are included.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def archive_contents(
 
 
 def required_modules(source: nbformat.NotebookNode | None = None) -> list[Path]:
-    """The modules of `grading` that run there: those that the first one and a part's hidden tests use, and those that these use."""
+    """List the `grading` modules needed there: those that the program and a part's hidden tests import, directly or not."""
     tests = [c.source for c in source.cells if build.kind_of(c) == "test"] if source else []
     found, todo = set(), [ENTRY_MODULE, *(name for text in tests for name in _imported(text))]
     while todo:
@@ -154,9 +154,9 @@ def main() -> None:
     platform, part = sys.argv[1], required_part(sys.argv[2:], f"make {sys.argv[1]} PART=03_naive_forward")
     python, minutes = os.environ.get("PYTHON_VERSION") or DEFAULT_PYTHON, os.environ.get("MINUTES") or str(DEFAULT_TIMEOUT_MINUTES)
     if not re.fullmatch(r"3\.(1[1-9]|[2-9]\d)", python):
-        sys.exit(f"PYTHON_VERSION={python}: expected the platform's version of Python, 3.11 or newer, as in PYTHON_VERSION=3.12.")
+        sys.exit(f"PYTHON_VERSION={python}: expected the platform's Python version, 3.11 or newer, as in PYTHON_VERSION=3.12.")
     if not minutes.isdigit() or not 3 <= int(minutes) <= 600:
-        sys.exit(f"MINUTES={minutes}: expected the minutes after which the platform ends a run, 3 to 600.")
+        sys.exit(f"MINUTES={minutes}: expected the platform's time-out in minutes, 3 to 600.")
     write = {"gradescope": gradescope, "autolab": autolab_files}[platform]
     try:
         path = write(part, python=python, minutes=int(minutes), cache=DIST / f"wheels-{python}")
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def instructions(platform: str, part: str, path: Path, python: str, minutes: int) -> Iterator[str]:
-    """What the instructor does with it."""
+    """Yield the instructions for the instructor."""
     source = build.build(part)
     tests = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if build.kind_of(c) == "test"}
     has = " (Ubuntu 24.04 has it)" * (python == DEFAULT_PYTHON)

@@ -1,4 +1,4 @@
-"""The container in which a hand-in is graded: how it keeps the ranks apart, whether its memory ran out, and that nothing stays behind."""
+"""The container in which a submission is graded: isolation of the ranks, memory kills, and cleanup."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from course_lib.cluster.isolated.launcher import RankFolders, remove_tree
 from course_lib.sandbox import bubblewrap, landlock, seccomp
 from grading.submission.sandbox import SANDBOX_VARIABLE, NoSandbox
 
-LANDLOCK_ABI_TRUNCATE = 3  # the first version of Landlock that also keeps a file from being emptied
-OOM_COUNTER_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # of a container, in versions 2 and 1
+LANDLOCK_ABI_TRUNCATE = 3  # the first Landlock version that also protects files from truncation
+OOM_COUNTER_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # of a container, cgroup versions 2 and 1
 
 
 def isolation() -> tuple[str, str]:
-    """How the ranks can be isolated here: the word for `SANDBOX`, and a sentence for the instructor.
+    """Return the isolation available here: the value for `SANDBOX`, and a sentence for the instructor.
 
     Raises
     ------
     NoSandbox
-        Nothing here would keep an answer from the results and the tests.
+        Nothing here keeps an answer away from the results and the tests.
     """
     problem = bubblewrap.problem()
     unlimited = f" Their system calls were not limited: {missing}." if (missing := seccomp.problem()) else ""
@@ -40,13 +40,13 @@ def isolation() -> tuple[str, str]:
     finally:
         remove_tree(place.folder)
     raise NoSandbox(
-        f"the autograder cannot keep an answer from the tests here: {why}; Linux 6.2 or newer (Landlock) would do, and so would root. "
+        f"the autograder cannot keep answers away from the tests here: {why}; it needs Linux 6.2 or newer (Landlock), or root. "
         "Please tell your instructor"
     )
 
 
 def oom_kills() -> int:
-    """How many processes of this container the system has ended because memory ran out, as far as that is known."""
+    """Return the number of processes of this container killed for lack of memory, as far as known."""
     for path in map(Path, OOM_COUNTER_FILES):
         if path.exists() and (found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE)):
             return int(found[1])
@@ -54,13 +54,13 @@ def oom_kills() -> int:
 
 
 def become_subreaper() -> None:
-    """Have those whose parents have gone as children of this process: so nobody is out of reach in the end."""
+    """Adopt orphaned descendants, so that all of them can be killed in the end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def kill_descendants() -> None:
-    """End all that this run has started."""
+    """Kill all processes that this run has started."""
     for _ in range(20):
         left = psutil.Process().children(recursive=True)
         for process in left:

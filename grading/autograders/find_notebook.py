@@ -1,4 +1,4 @@
-"""Which of the files that were handed in is the notebook of this part."""
+"""Find this part's notebook among the submitted files."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from nbformat import NotebookNode
 
 from grading.submission.assembly import UnreadableSubmission, assemble, is_regular_file, read_cells
 
-MAX_NOTEBOOK_BYTES = 20 << 20  # bytes of a notebook: to read it takes some ten times as much memory
-MAX_NOTEBOOKS, MAX_NAMES_LISTED = 50, 5  # notebooks that are looked at, and that a sentence names
-IGNORED_FOLDERS = (".ipynb_checkpoints", "__MACOSX")  # what editors and systems leave
+MAX_NOTEBOOK_BYTES = 20 << 20  # bytes of a notebook: reading it takes about ten times as much memory
+MAX_NOTEBOOKS, MAX_NAMES_LISTED = 50, 5  # notebooks that are inspected, and that a message names
+IGNORED_FOLDERS = (".ipynb_checkpoints", "__MACOSX")  # left by editors and systems
 
 
 def find_notebook(folder: Path, part: str, source: NotebookNode) -> bytes:
-    """The notebook of a part, whatever it is called.
+    """Return the notebook of a part, whatever its file is called.
 
     Parameters
     ----------
     folder : Path
-        Where a platform has put what was handed in.
+        Where the platform has put the submitted files.
     part : str
     source : NotebookNode
-        The part as it was released.
+        The released part.
 
     Raises
     ------
     UnreadableSubmission
-        There is none, or there are several, or the one that is there cannot be read; the message says what to do.
+        There is none, there are several, or the only one cannot be read; the message says what to do.
     """
     files = notebooks(folder)
     if not files:
         there = ", ".join(sorted(p.name[:100] for p in folder.iterdir())[:MAX_NAMES_LISTED]) or "nothing"
-        raise UnreadableSubmission(f"expected the notebook {part}.ipynb, and got {there}")
+        raise UnreadableSubmission(f"expected the notebook {part}.ipynb, got {there}")
     if len(files) > MAX_NOTEBOOKS:
-        raise UnreadableSubmission(f"expected one notebook, {part}.ipynb, and got {len(files)}")
+        raise UnreadableSubmission(f"expected one notebook, {part}.ipynb, got {len(files)}")
     found, why = {}, {}
     for path in files:
         try:
@@ -48,13 +48,13 @@ def find_notebook(folder: Path, part: str, source: NotebookNode) -> bytes:
             return next(iter(alike.values()))
     if found:
         raise UnreadableSubmission(
-            f"expected one notebook of {part}, and got {len(found)}: {_names(found)}. Hand in the one that counts, alone"
+            f"expected one notebook of {part}, got {len(found)}: {_names(found)}. Hand in the one that counts, alone"
         )
-    raise UnreadableSubmission(why[files[0]] if len(files) == 1 else f"none of the notebooks is one of {part}: {_names(why)}")
+    raise UnreadableSubmission(why[files[0]] if len(files) == 1 else f"none of the notebooks belongs to {part}: {_names(why)}")
 
 
 def notebooks(folder: Path) -> list[Path]:
-    """All notebooks in a folder, without links and what editors leave."""
+    """List all notebooks in a folder, except links and files left by editors."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in IGNORED_FOLDERS)
@@ -66,18 +66,18 @@ def _of_part(path: Path, part: str, source: NotebookNode) -> bytes:
     if path.stat().st_size > MAX_NOTEBOOK_BYTES:
         size, most = path.stat().st_size / 1e6, MAX_NOTEBOOK_BYTES >> 20
         raise UnreadableSubmission(
-            f"the notebook has {size:.0f} MB, and {most} are what is read; clear its outputs (Kernel, Restart and Clear Outputs)"
+            f"the notebook has {size:.0f} MB, and the limit is {most} MB; clear its outputs (Kernel, Restart and Clear Outputs)"
         )
     data = path.read_bytes()
     notebook = read_cells(data)
     if (said := _says(data)) not in (None, part):
-        raise UnreadableSubmission(f"this is the notebook of {said}, and expected is that of {part}")
+        raise UnreadableSubmission(f"this is the notebook of {said}; expected that of {part}")
     assemble(source, notebook)
     return data
 
 
 def _says(data: bytes) -> str | None:
-    """The part that a notebook's metadata name."""
+    """Return the part named in a notebook's metadata."""
     try:
         said = json.loads(data.decode("utf-8-sig"))["metadata"]["course"]["part"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Gradescope: what it reads, written after each test.
+"""Gradescope output: the results file, rewritten after each test.
 
 The format is that of https://gradescope-autograders.readthedocs.io/en/latest/specs/.
 """
@@ -16,7 +16,7 @@ AUTOGRADER_ROOT = Path(__file__).resolve().parents[4]  # /autograder, of /autogr
 
 
 def main(part: PartManifest) -> None:
-    """Grade what lies in /autograder/submission."""
+    """Grade the files in /autograder/submission."""
     results = run_autograder(
         part, AUTOGRADER_ROOT / "submission", lambda results: write_results(as_json(results), AUTOGRADER_ROOT / "results" / "results.json")
     )
@@ -24,7 +24,7 @@ def main(part: PartManifest) -> None:
 
 
 def as_json(results: AutograderResults) -> dict:
-    """The results as Gradescope wants them. All are shown to the student, but not what the run itself prints."""
+    """Convert the results to Gradescope's format. The student sees all of them, but not what the run itself prints."""
     told = {
         "execution_time": round(results.seconds),
         "output": "\n".join(results.messages),
@@ -53,5 +53,5 @@ def _test(test: TestOutcome) -> dict:
 
 
 def write_results(told: dict, path: Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file atomically."""
     build.write_atomically(json.dumps(told, indent=1), path)

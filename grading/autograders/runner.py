@@ -1,6 +1,6 @@
-"""One hand-in, graded alone: in a process of its own, with a deadline; each test's points are known as soon as it has run.
+"""Grade one submission in a process of its own, with a deadline; each test's points are known as soon as it has run.
 
-What the student wrote runs on the ranks, isolated as `make autograde` does it; `container` decides how.
+The student's code runs on the ranks, isolated as in `make autograde`; `container` chooses how.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from grading.formatting import display_name
 from grading.running import limited_process
 from grading.submission.sandbox import SANDBOX_VARIABLE, NoSandbox
 
-AUTOGRADER_MEMORY_BYTES = 2 << 30  # bytes of the process that grades; a container has less
-MAX_RANK_STARTS = 2  # where the ranks did not come up
+AUTOGRADER_MEMORY_BYTES = 2 << 30  # bytes for the process that grades; a container has less
+MAX_RANK_STARTS = 2  # attempts, if the ranks do not come up
 PLATFORM_CELL_SECONDS = "60"  # twice as many as elsewhere: a container may have half a core
-MAX_TEST_OUTPUT_CHARS = 4000  # characters of what a test says
+MAX_TEST_OUTPUT_CHARS = 4000  # characters of a test's output
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
 class PartManifest:
-    """What is known of a part before anything heavy is imported: the file `part.json` of an archive."""
+    """Description of a part, readable before anything heavy is imported: the file `part.json` of an archive."""
 
     name: str
     tests: dict[str, float]  # points by the hidden test's grade id, in order
@@ -44,47 +44,47 @@ class PartManifest:
 
     @classmethod
     def read(cls, folder: Path) -> PartManifest:
-        """The part in an archive that is unpacked there."""
+        """Read the manifest of an archive unpacked in `folder`."""
         return cls(**json.loads((folder / "part.json").read_text(encoding="utf-8")), source=folder / "source.ipynb")
 
 
 @dataclass
 class TestOutcome:
-    """A hidden test: its name, its points, and what it said."""
+    """A hidden test: its name, its points, and its output."""
 
     name: str
     most: float
     points: float = 0.0
-    output: str = "not run: the tests before it have not ended yet"
+    output: str = "not run: the tests before it have not finished yet"
     ran: bool = False
 
 
 @dataclass
 class AutograderResults:
-    """What is known so far."""
+    """The results so far."""
 
     part: str
     tests: dict[str, TestOutcome]
-    messages: list[str] = field(default_factory=list)  # about the hand-in as a whole, for the student
-    isolation: str = ""  # the ranks were isolated, for the instructor
-    entry: dict | None = None  # of part 20's leaderboard
+    messages: list[str] = field(default_factory=list)  # about the submission as a whole, for the student
+    isolation: str = ""  # how the ranks were isolated, for the instructor
+    entry: dict | None = None  # for part 20's leaderboard
     seconds: float = 0.0
 
 
 class PlatformTerminated(BaseException):
-    """The platform ends this run."""
+    """Raised when the platform ends this run."""
 
 
 def run_autograder(part: PartManifest, folder: Path, write: Callable[[AutograderResults], None]) -> AutograderResults:
-    """Grade what was handed in.
+    """Grade the submitted files.
 
     Parameters
     ----------
     part : PartManifest
     folder : Path
-        Where it lies.
+        Where they are.
     write : callable
-        Called at once, after each test and in the end, whatever happens.
+        Called at the start, after each test, and at the end, whatever happens.
     """
     results = AutograderResults(part.name, {name: TestOutcome(display_name(name), most) for name, most in part.tests.items()})
     began, killed = time.monotonic(), container.oom_kills()
@@ -103,21 +103,21 @@ def run_autograder(part: PartManifest, folder: Path, write: Callable[[Autograder
         _stopped(results, str(problem))
     except PlatformTerminated:
         _stopped(results, "the platform ended the run before this test had run")
-    except Exception as error:  # a mistake of ours; the student must still see a sentence
+    except Exception as error:  # our own error; the student must still get a message
         _stopped(results, f"the autograder failed ({type(error).__name__}: {str(error)[:200]}). Please tell your instructor")
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         container.kill_descendants()
         if container.oom_kills() > killed:
             results.messages.append(
-                "Memory ran out meanwhile. If your answer needs little of it, tell your instructor: the container may be too small."
+                "The run ran out of memory. If your answer needs little memory, tell your instructor: the container may be too small."
             )
         now()
     return results
 
 
 def _watch(part: PartManifest, folder: Path, word: str, results: AutograderResults, now: Callable[[], None]) -> None:
-    """Have it graded beside this process, and write down what that tells."""
+    """Run the grading in another process, and record what it reports."""
     ours, theirs = Pipe(duplex=False)
     stop, told_to_stop = Pipe()
     problem: list[str] = []
@@ -145,7 +145,7 @@ def _watch(part: PartManifest, folder: Path, word: str, results: AutograderResul
     if problem:
         _stopped(results, problem[0])
     else:
-        _stopped(results, "the tests before it did not come to their end")
+        _stopped(results, "the tests before it did not finish")
 
 
 def _take(told: dict, results: AutograderResults) -> None:
@@ -158,7 +158,7 @@ def _take(told: dict, results: AutograderResults) -> None:
 
 def _stopped(results: AutograderResults, why: str) -> None:
     """Write into the tests that have not run why they have not."""
-    why = " ".join(plain_text(why).split())  # it may quote the hand-in
+    why = " ".join(plain_text(why).split())  # it may quote the submission
     left = [test for test in results.tests.values() if not test.ran]
     for test in left:
         test.output = f"not run: {why}."
@@ -167,11 +167,11 @@ def _stopped(results: AutograderResults, why: str) -> None:
 
 
 def _grade(part: PartManifest, folder: Path, word: str, line: Connection) -> str | None:
-    """Grade, in the process beside; returns why it could not be done, or None."""
+    """Grade in the child process; return why it could not be done, or None."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (1, 2):
-        os.dup2(silence, stream)  # a kernel writes there, too
+        os.dup2(silence, stream)  # the kernel writes there, too
     try:
         return _graded(part, folder, word, line)
     except (Exception, SystemExit) as error:
@@ -206,7 +206,7 @@ def _graded(part: PartManifest, folder: Path, word: str, line: Connection) -> st
 
 
 def stub_nbgrader_pages() -> None:
-    """Have nbgrader without its pages in JupyterLab: importing those takes seconds, and twice as many packages."""
+    """Replace nbgrader's JupyterLab pages by stubs: importing them takes seconds, and twice as many packages."""
     for name in ("assignment_list", "course_list", "formgrader", "validate_assignment"):
         page = types.ModuleType(f"nbgrader.server_extensions.{name}")
         page.load_jupyter_server_extension = None
@@ -214,7 +214,7 @@ def stub_nbgrader_pages() -> None:
 
 
 def test_verdict(cell) -> dict:
-    """What a hidden test's cell says once it has run, without its source."""
+    """Return the result of a hidden test's cell that has run, without its source."""
     from grading.submission.grade import score
     from grading.submission.preprocessors import HideTests
 
@@ -225,7 +225,7 @@ def test_verdict(cell) -> dict:
 
 
 def plain_text(text: str) -> str:
-    """A stranger's text without colours, and without what moves a terminal's cursor."""
+    """Return an untrusted text without colours and cursor movements."""
     text = _COLOURS.sub("", text).encode(errors="replace").decode()
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 

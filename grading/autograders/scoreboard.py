@@ -1,4 +1,4 @@
-"""Part 20's entry as the columns of a platform's own leaderboard. Handles are left out: the platforms have their own."""
+"""Part 20's entry as columns of the platform's own leaderboard. Handles are left out: the platforms have their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RUN_COLUMNS = (("MFU in %", "utilisation", 100, "desc"), ("memory in GB", "memor
 
 
 def columns(entry: dict) -> list[tuple[str, float, str]]:
-    """Each column's name, its value, and which way it is sorted, the first one first."""
+    """Return each column's name, value and sort order, the primary column first."""
     found = [("score", round(float(entry["score"]), 3), "desc")]
     for run in entry["runs"]:
         found += [(_name(word, run["settings"]), round(float(run[key]) * unit, 2), order) for word, key, unit, order in RUN_COLUMNS]
@@ -17,7 +17,7 @@ def columns(entry: dict) -> list[tuple[str, float, str]]:
 
 
 def column_names(part: str) -> list[str]:
-    """The columns of a part's scoreboard; none where there is none."""
+    """Return the columns of a part's scoreboard; an empty list if it has none."""
     return ["score", *(_name(word, settings) for settings in SETTINGS for word, *_ in RUN_COLUMNS)] if part == LEADERBOARD_PART else []
 
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what grading a hand-in needs, from the wheels beside this file; needs no network. Gradescope runs this once, as root.
+# Installs what grading a submission needs, from the wheels beside this file, without a network. Gradescope runs this once, as root.
 # bash setup.sh [FOLDER]
 set -euo pipefail
 umask 022
@@ -10,7 +10,7 @@ wanted=$(cat "$here/course/python-version")
 wheels=$(cd "$here" && ls wheels 2>/dev/null || true)
 
 if [ -n "${COURSE_PYTHON:-}" ]; then
-  exit 0 # a Python that has it all
+  exit 0 # this Python already has everything
 fi
 if [ -x "$place/bin/python" ] && [ "$(cat "$place/wheels.txt" 2>/dev/null)" = "$wheels" ]; then
   exit 0

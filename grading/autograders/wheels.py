@@ -1,4 +1,4 @@
-"""The wheels that grading one hand-in needs, for the Python of the platform: found here, downloaded once, kept in a folder."""
+"""Wheels for grading one submission with the platform's Python: resolved here, downloaded once, kept in a folder."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from grading.paths import ROOT
 
-# What runs: the grader and a kernel (nbgrader's own list would bring JupyterLab), the ranks, the figures; and pip, to install the others.
+# For running: the grader and a kernel (nbgrader's own dependencies include JupyterLab), the ranks, the figures; and pip, to install them.
 ROOTS = (
     *("nbclient", "nbconvert", "ipykernel", "sqlalchemy", "python-dateutil", "pyyaml", "requests", "setuptools", "tornado"),
     *("numpy", "mpi4py", "mpich", "matplotlib", "psutil", "threadpoolctl", "filelock", "tqdm", "pip"),
 )
-WITHOUT_DEPENDENCIES = ("nbgrader",)  # without what they say that they need
+WITHOUT_DEPENDENCIES = ("nbgrader",)  # installed without their dependencies
 DATA = {
     "from safetensors": ("safetensors",),
     "datasets.load(": ("scikit-learn",),
     "datasets.classification(": ("scikit-learn", "scipy", "joblib", "narwhals"),
 }
-EXCLUDED_PACKAGES = {"debugpy", "jedi", "parso", "fonttools"}  # a debugger, what completes a word, fonts in a PDF: nobody is there for it
-GLIBC = range(5, 36)  # versions 2.5 to 2.35: what Ubuntu 22.04 and all that is newer have
+EXCLUDED_PACKAGES = {"debugpy", "jedi", "parso", "fonttools"}  # debugger, completion, fonts in PDFs: unused in unattended grading
+GLIBC = range(5, 36)  # glibc 2.5 to 2.35: Ubuntu 22.04 and newer
 
 
 class WheelError(Exception):
-    """A wheel is not to be had; the message says why, and what to do."""
+    """A wheel is not available; the message says why, and what to do."""
 
 
 def needed(text: str, python: str) -> list[str]:
-    """The requirements, name==version, of a part whose source is `text`.
+    """Return the requirements, as name==version, of a part whose source is `text`.
 
     Parameters
     ----------
     python : str
-        The platform's version of Python, "3.12" say.
+        The platform's Python version, such as "3.12".
 
     Raises
     ------
     WheelError
-        It is not known which version is wanted.
+        The required version is unknown.
     """
     target = _target(python)
     pins = dict(_pins(target))
@@ -61,7 +61,7 @@ def needed(text: str, python: str) -> list[str]:
         except metadata.PackageNotFoundError:
             here = None
         if not here and name not in pins:
-            raise WheelError(f"{name} is neither installed here nor in constraints.txt. Install what grading needs anew: rm -r .venv.")
+            raise WheelError(f"{name} is neither installed here nor in constraints.txt. Reinstall what grading needs: rm -r .venv.")
         found[name] = pins.get(name) or here.version
         for line in (here.requires if here and name not in bare else None) or []:
             want = Requirement(line)
@@ -71,7 +71,7 @@ def needed(text: str, python: str) -> list[str]:
 
 
 def fetched(requirements: list[str], python: str, cache: Path) -> list[Path]:
-    """The wheels of these requirements; those that are not in the folder yet are downloaded.
+    """Return the wheels of these requirements; download those that are not in the folder yet.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def fetched(requirements: list[str], python: str, cache: Path) -> list[Path]:
             said = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module named" in line][:2]
             raise WheelError(
                 f"The wheels for Python {python} could not be downloaded: {' '.join(said) or ', '.join(missing)}. Usual causes: no "
-                f"network, or a version in constraints.txt has no wheel for this Python. What is there already is kept in {_short(cache)}."
+                f"network, or a version in constraints.txt has no wheel for this Python. What was downloaded is kept in {_short(cache)}."
             )
     return [there[line] for line in requirements]
 
@@ -113,7 +113,7 @@ def _pins(target: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _target(python: str) -> dict[str, str]:
-    """The platform, as markers see it."""
+    """Return the platform's environment for evaluating markers."""
     there = {"python_version": python, "python_full_version": f"{python}.0", "implementation_version": f"{python}.0", "extra": ""}
     system = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
     return {**default_environment(), **there, **system}

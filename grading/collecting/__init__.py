@@ -1,1 +1,1 @@
-"""Where hand-ins come from: what platforms call them, whose they are, what lies in their zips."""
+"""Submissions from platforms: names, owners, and the contents of downloads."""

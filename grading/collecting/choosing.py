@@ -1,4 +1,4 @@
-"""Which of a student's hand-ins counts; and where nobody can tell which, or whose it is."""
+"""Choose which of a student's submissions counts, and report those that are ambiguous."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from grading.people.roster import Roster
 
 @dataclass
 class Choice:
-    """Of one student's hand-ins.
+    """The choice among one student's submissions.
 
     Attributes
     ----------
     newest : CandidateSubmission, optional
-        The one that counts; None where nobody can tell.
+        The one that counts; None if that is ambiguous.
     older : list of CandidateSubmission
         Those that it replaces.
     refused : list of (str, str)
-        A file, or the student, and why that does not count.
+        A file, or the student, and why it does not count.
     """
 
     newest: CandidateSubmission | None = None
@@ -32,7 +32,7 @@ class Choice:
 
 
 def choose(student: str, hand_ins: list[CandidateSubmission], classes: set[str]) -> Choice:
-    """The newest hand-in of a student.
+    """Choose the newest submission of a student.
 
     Parameters
     ----------
@@ -41,13 +41,13 @@ def choose(student: str, hand_ins: list[CandidateSubmission], classes: set[str])
     """
     found = Choice()
     hand_ins = _only(
-        hand_ins, [h for h in hand_ins if h.is_readable], f"cannot be read as a notebook, and another one of {student} can", found
+        hand_ins, [h for h in hand_ins if h.is_readable], f"cannot be read as a notebook, but another one of {student} can", found
     )
     usual: dict[tuple, tuple] = {}
     for h in hand_ins:
         usual[h.upload] = min(h.oddness, usual.get(h.upload, h.oddness))
     expected = [h for h in hand_ins if not h.platform or h.oddness == usual[h.upload]]
-    hand_ins = _only(hand_ins, expected, "beside it lies one that is called, or lies, as it should, and counts", found)
+    hand_ins = _only(hand_ins, expected, "beside it is one with the expected name or place, which counts", found)
     hand_ins = sorted(hand_ins, key=lambda h: h.age)
     newest, sums = hand_ins[-1], [hashlib.sha256(h.file.path.read_bytes()).digest() for h in hand_ins]
     others = [h for h, found_sum in zip(hand_ins, sums, strict=True) if found_sum != sums[-1]]
@@ -55,14 +55,14 @@ def choose(student: str, hand_ins: list[CandidateSubmission], classes: set[str])
     if why is not None:
         names = sorted({str(h.file) for h in [*others, newest]})
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        found.refused.append((student, f"there are different hand-ins in {shown}{why}; leave the right one there, and collect again"))
+        found.refused.append((student, f"there are different hand-ins in {shown}{why}; keep only the right one, and collect again"))
         return found
     found.newest, found.older = newest, others
     return found
 
 
 def _only(hand_ins: list[CandidateSubmission], kept: list[CandidateSubmission], why: str, found: Choice) -> list[CandidateSubmission]:
-    """Those that are kept, if there are any; the others go to `found.refused`."""
+    """Return those to keep, if there are any; the others go to `found.refused`."""
     if not kept:
         return hand_ins
     left_out = {id(h) for h in hand_ins} - {id(h) for h in kept}
@@ -73,13 +73,13 @@ def _only(hand_ins: list[CandidateSubmission], kept: list[CandidateSubmission], 
 def _unsure(
     newest: CandidateSubmission, others: list[CandidateSubmission], hand_ins: list[CandidateSubmission], classes: set[str]
 ) -> str | None:
-    """What more there is to say where nobody can tell which counts; None where that is clear."""
+    """Return a remark, possibly empty, if it is ambiguous which one counts; None if it is clear."""
     if [h for h in others if h.age == newest.age] or any(h.odd and h.by_name for h in hand_ins):
         return ""
     timeless = [h.platform.name for h in hand_ins if h.platform and h.platform.platform == "brightspace" and not h.platform.time]
     if timeless:
         return f", and no time can be read from {timeless[0]!r}"
-    # A name says whose a file is, but its student may have chosen it: in a zip of their own.
+    # A name tells whose a file is, but in a zip of their own a student may have chosen it.
     own = any(h.file.container and h.file.container not in classes and not h.by_zip for h in hand_ins)
     several = any(not _one_place(newest, h) for h in others)
     mixed = len({h.platform and h.platform.platform for h in hand_ins if not h.by_zip}) > 1
@@ -87,14 +87,14 @@ def _unsure(
 
 
 def _one_place(one: CandidateSubmission, other: CandidateSubmission) -> bool:
-    """Whether two lie in the same place, or in downloads of the same name but for a number."""
+    """Return whether two are in the same place, or in downloads whose names differ only by a number."""
     stems = [{stem, split_copy_number(stem)[0]} for stem in (Path(h.file.container).stem for h in (one, other))]
     folders = [() if h.platform else h.file.inside[:-1] for h in (one, other)]
     return bool(stems[0] & stems[1]) and folders[0] == folders[1]
 
 
 def ambiguous_submissions(found: dict[str, list[CandidateSubmission]], people: Roster | None) -> list[tuple[str, CandidateSubmission, str]]:
-    """Hand-ins of students who may be one, or of whom there may be two: student, hand-in and why.
+    """Find submissions whose students may be one person, or one student who may be two: student, submission and reason.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def ambiguous_submissions(found: dict[str, list[CandidateSubmission]], people: R
         alike.setdefault(case_folded(student), []).append(student)
     for students in alike.values():
         if len(students) > 1:
-            why = f"{', '.join(students)} may be one student; rename the folder or file of one of them"
+            why = f"{', '.join(students)} may be the same student; rename the folder or file of one of them"
             unclear += [(student, hand_in, why) for student in students for hand_in in found[student]]
     for student, hand_ins in found.items():
         users: dict[tuple[str, str], list[CandidateSubmission]] = {}
@@ -123,14 +123,14 @@ def ambiguous_submissions(found: dict[str, list[CandidateSubmission]], people: R
 
 
 def duplicate_name_message(student: str, platform: str, numbers: list[str]) -> str:
-    """What to say where a platform has several numbers for one name."""
+    """Explain that a platform has several numbers for one name."""
     both = "both" if len(numbers) == 2 else "all"
     return f"users {' and '.join(numbers)} are {both} called {student}; {disambiguation_hint(platform, student, numbers[0])}"
 
 
 def disambiguation_hint(platform: str, name: str, number: str) -> str:
-    """What an instructor can do where two are called alike; the number stays in the name, as the platform takes a page back by it."""
+    """Return advice on two people of one name; the number stays in the name, since the platform matches feedback by it."""
     column = f"the column {platform!r} of roster.csv can tell them apart"
     if platform == "canvas":
         return column
-    return f"{column}, by these numbers, such as {number}; or put each one's id in the place of {name!r}, and leave the rest of the name"
+    return f"{column}, by these numbers, such as {number}; or replace {name!r} by each one's id, and leave the rest of the name"

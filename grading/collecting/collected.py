@@ -1,4 +1,4 @@
-"""The result of `make collect`, file by file, and the table that shows it."""
+"""The result of `make collect`, file by file, and its table."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from grading.collecting import platforms
 from grading.collecting.owners import CandidateSubmission
 from grading.formatting import printable
 
-MAX_REASONS_PER_STUDENT = 5  # of one student
-MAX_LINES_PER_GROUP, MAX_UNMATCHED_PER_STUDENT = 20_000, 10  # of a group in the table, and of one student's files that are not matched
+MAX_REASONS_PER_STUDENT = 5  # per student
+MAX_LINES_PER_GROUP, MAX_UNMATCHED_PER_STUDENT = 20_000, 10  # of a group in the table, and of one student's unmatched files
 
 
 @dataclass
 class CollectResult:
-    """What became of each file.
+    """Outcome for each file.
 
     Attributes
     ----------
     matched : dict of str to CandidateSubmission
         By student.
     refused : list of (str, str)
-        A file, and why it is nobody's.
+        A file, and why it belongs to nobody.
     replaced : list of (str, str, str)
         A student, the file that counts, and an older one.
     late : list of str
-        Whose hand-in came after the part was due for them, or is called late by the platform.
+        Students whose submission arrived after their due date, or that the platform calls late.
     granted : dict of str to timedelta
-        How much later those may hand in whom the platform calls late, and of whom nobody knows when it came.
+        Extensions of students whom the platform calls late, and whose submission time is unknown.
     missing : list of str
-        Who is in the roster and has nothing in submitted/.
+        Students in the roster who have nothing in submitted/.
     without : dict of str to list of str
         By student: why their files do not count.
     for_students : dict of str to CandidateSubmission
-        By student: one of these, where the reason is for them to read.
+        By student: one of these, if the student may read the reason.
     private : set of str
-        Students of whom something was refused for a reason that is the instructor's alone: it names others, or their folders.
+        Students with a refusal whose reason only the instructor may read: it names others, or their folders.
     due : datetime, optional
-        When the part is due, if the gradebook says so.
+        The due date, if the gradebook has one.
     """
 
     matched: dict[str, CandidateSubmission] = field(default_factory=dict)
@@ -54,23 +54,23 @@ class CollectResult:
     due: datetime | None = None
 
     def refuse(self, student: str, hand_in: CandidateSubmission, why: str, *, for_student: bool = False) -> None:
-        """Note why a file of a student does not count; `for_student`, if it says nothing that only an instructor should read."""
+        """Record why a student's file does not count; `for_student` if the student may read the reason."""
         if for_student:
             self.for_students.setdefault(student, hand_in)
         else:
             self.private.add(student)
-        own = hand_in.platform.rest if hand_in.platform else ""  # as the student has called it
+        own = hand_in.platform.rest if hand_in.platform else ""  # as the student named it
         self.without.setdefault(student, []).append(f"{own or hand_in.file.inside[-1]}: {why}")
 
     def reason(self, student: str) -> str:
-        """Why nothing of a student counts, in a sentence of bounded length."""
+        """Return why nothing of a student counts, in a sentence of bounded length."""
         why = self.without.get(student, [])
         more = f"; and {len(why) - MAX_REASONS_PER_STUDENT} more" if len(why) > MAX_REASONS_PER_STUDENT else ""
         return printable("; ".join(why[:MAX_REASONS_PER_STUDENT]) + more)
 
 
 def format_table(done: CollectResult) -> str:
-    """What became of each file, for a person."""
+    """Format the outcome for each file as text."""
     groups = {
         "matched": [f"{student}: {hand_in.file}" for student, hand_in in done.matched.items()],
         "replaced by a newer one": [f"{student}: {old}, by {new}" for student, new, old in done.replaced],
@@ -86,7 +86,7 @@ def format_table(done: CollectResult) -> str:
 
 
 def _shortened(refused: list[tuple[str, str]]) -> list[str]:
-    """The lines of what is nobody's, a few of each student whom a platform has named: who sends many files hides nobody else's."""
+    """Format the unmatched files, a few per student that a platform names: one student's many files must not hide those of others."""
     lines, seen = [], Counter()
     for file, why in refused:
         names = file.split("/")
@@ -103,6 +103,6 @@ def _how_late(done: CollectResult, student: str) -> str:
     if not done.matched[student].late:
         return ""
     more = done.granted.get(student)
-    counts = "; as the gradebook has no due date, it costs nothing" if not done.due else "; it counts as one second"
-    granted = f"; the roster grants {str(more).removesuffix(', 0:00:00')}, so look there, or grant it in Canvas, too" if more else counts
-    return f": Canvas says so, and not by how much{granted}"
+    counts = "; since the gradebook has no due date, there is no penalty" if not done.due else "; it counts as one second late"
+    granted = f"; the roster grants {str(more).removesuffix(', 0:00:00')}, so check there, or grant it in Canvas, too" if more else counts
+    return f": Canvas says so, but not by how much{granted}"

@@ -1,4 +1,4 @@
-"""What a file is, by what is in it: a notebook of which part, and whether it can be read as one."""
+"""Inspect a file's content: which part's notebook it is, and whether it can be read as one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from grading.collecting.unpack import NOTEBOOK, DownloadedFile
 from grading.paths import NOTEBOOKS, parts
 
-MAX_INSPECTED_BYTES = 10 << 20  # bytes of a notebook of which the metadata are read: what is larger takes too much memory
+MAX_INSPECTED_BYTES = 10 << 20  # bytes of a notebook whose metadata are read: larger ones take too much memory
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a file.
+    """Content of a file.
 
     Attributes
     ----------
     is_readable : bool
-        Whether it can be read as a notebook, or is too large to look.
+        Whether it can be read as a notebook, or is too large to inspect.
     part : str, optional
-        The part that its own metadata name, also those of its cells.
+        The part that its metadata name, or those of its cells.
     """
 
     is_readable: bool
@@ -30,7 +30,7 @@ class Content:
 
 
 def inspect_notebook(path: Path) -> Content:
-    """What is in a file that is called as a notebook."""
+    """Inspect a file that has a notebook's name."""
     if path.stat().st_size > MAX_INSPECTED_BYTES:
         return Content(True)
     try:
@@ -39,30 +39,30 @@ def inspect_notebook(path: Path) -> Content:
         course = metadata.get("course", {}).get("part")
         ids = {c["metadata"].get("nbgrader", {}).get("grade_id") for c in cells if course is None}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Content(False)  # grading says what is wrong with it
+        return Content(False)  # grading reports what is wrong with it
     if isinstance(course, str):
         return Content(True, course if course in parts() else None)
     return Content(True, next((part for part, own in exercises().items() if own & ids), None))
 
 
 def mismatch_reason(part: str, file: DownloadedFile, content: Content | None) -> str | None:
-    """Why a file is no notebook of this part, or None if it is one."""
+    """Return why a file is not a notebook of this part, or None if it is."""
     name = file.inside[-1]
     if content is None:
-        return "no notebook and no zip"
+        return "neither a notebook nor a zip"
     if content.part == part or (content.part is None and part in name):
         return None
-    return f"a notebook of {content.part}" if content.part else f"nothing in it says that it is a notebook of {part}, nor does its name"
+    return f"a notebook of {content.part}" if content.part else f"neither its content nor its name says that it is a notebook of {part}"
 
 
 def is_notebook(file: DownloadedFile) -> bool:
-    """Whether a file is called as a notebook."""
+    """Return whether a file has a notebook's name."""
     return NOTEBOOK.search(file.inside[-1]) is not None
 
 
 @functools.cache
 def exercises() -> dict[str, set[str]]:
-    """The grade ids of each part's exercises, as students have them."""
+    """Return the grade ids of each part's exercises, from the released notebooks."""
     found = {}
     for part in parts():
         cells = json.loads((NOTEBOOKS / part / f"{part}.ipynb").read_text(encoding="utf-8"))["cells"]

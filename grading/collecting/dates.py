@@ -1,4 +1,4 @@
-"""A date and a time as people write them in a folder's name, in the order and the language of their country."""
+"""Parse dates and times in folder names, in the order and language of several countries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDED_DATE = re.compile(r"(?P<day>\d\d?)?\s*(?P<month>[^\W\d_]{3,})\s*(?P<other
 
 
 def parse_date(text: str) -> datetime | None:
-    """The time that a text says, such as "Oct 3, 2026 1159 PM", "3 October, 2026 2359" or "2026-10-03 23-59"; None where it cannot be read.
+    """Parse a time such as "Oct 3, 2026 1159 PM", "3 October, 2026 2359" or "2026-10-03 23-59"; None if it cannot be read.
 
     >>> parse_date("Oct 3, 2026 1159 PM"), parse_date("3. Oktober 2026 23-59"), parse_date("some day")
     (datetime.datetime(2026, 10, 3, 23, 59), datetime.datetime(2026, 10, 3, 23, 59), None)

@@ -1,8 +1,8 @@
-"""Collecting from nbgrader's exchange, where each student has made folders, and may have put anything into them.
+"""Collect from nbgrader's exchange, where each student has created folders, and may have put anything into them.
 
-nbgrader's own step follows links, believes the time that a folder's name says, and ends at a name or a folder that it cannot read. Here a
-folder counts if it is the student's own; its notebook is copied if it is a file; and it came no earlier than the system says. Whatever
-cannot be read costs its owner that hand-in, and nobody else anything.
+nbgrader's own collect follows links, trusts the time in a folder's name, and stops at a name or a folder that it cannot read. Here a
+folder counts only if the student owns it; its notebook is copied only if it is a regular file; and its time is no earlier than the
+system says. What cannot be read costs its owner that submission, and affects nobody else.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from grading.people import ids
 FOLDER_NAME = re.compile(
     r"(?P<student>.+)\+(?P<part>[^+]+)\+(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})? UTC)(\+[\w=-]+)?", re.ASCII
 )
-MAX_CLOCK_SKEW = timedelta(minutes=10)  # that a clock may be
-SUBMIT_TOLERANCE = timedelta(minutes=1)  # that handing in may take
+MAX_CLOCK_SKEW = timedelta(minutes=10)  # clock error allowed
+SUBMIT_TOLERANCE = timedelta(minutes=1)  # time that submitting may take
 MAX_NOTEBOOK_BYTES = 20 << 20  # bytes of a notebook
-MAX_EARLIER_TRIED = 20  # of a student's hand-ins, the newest first, until one can be read
+MAX_EARLIER_TRIED = 20  # submissions of a student, the newest first, until one can be read
 SECRET_FILE = "submission_secret.txt"  # with which a student finds the feedback
 TIMESTAMP_FILE = "timestamp.txt"
 SECRET_PATTERN = re.compile(rb"[!-~]{16,200}")  # nbgrader's have 128 letters; it reads them as text
@@ -38,16 +38,16 @@ EMPTY_RECORD = {"username": "", "filename": "", "timestamp": datetime(1970, 1, 1
 
 
 class VerifiedCollect(ExchangeCollect):
-    """nbgrader's collect, for folders that are what their names say."""
+    """nbgrader's collect, for folders whose names have been verified."""
 
-    check_owner = False  # `read_folder_name` does; nbgrader's own look ends the run if a folder goes meanwhile
+    check_owner = False  # `read_folder_name` does; nbgrader's own check fails the run if a folder disappears meanwhile
 
     def init_src(self) -> None:
-        """Find what is there, the newest of each student."""
+        """Find the newest submission of each student."""
         self.records, self.refused = [], defaultdict(list)
         super().init_src()
         self.src_records = [record for record in self.src_records if record["username"]]
-        for (_, why), names in self.refused.items():  # a line for each reason, as somebody may make thousands of folders
+        for (_, why), names in self.refused.items():  # one line per reason, as somebody may make thousands of folders
             more = f", and {len(names) - 1} more like it" if names[1:] else ""
             self.log.warning("Not collected: %s: %s%s", printable(names[0]), why, more)
 
@@ -56,7 +56,7 @@ class VerifiedCollect(ExchangeCollect):
         try:
             owner = owner_name(folder.lstat())
             record = read_folder_name(folder, self.coursedir.assignment_id)
-        except OSError:  # it went meanwhile
+        except OSError:  # it disappeared meanwhile
             return EMPTY_RECORD
         except ValueError as why:
             self.refused[owner, str(why)].append(folder.name)
@@ -65,7 +65,7 @@ class VerifiedCollect(ExchangeCollect):
         return record
 
     def do_copy(self, src: str, dest: str, log=None) -> None:
-        """Copy a hand-in; where it cannot be read, the newest of the student's earlier ones that can."""
+        """Copy a submission; if it cannot be read, the student's newest earlier one that can."""
         chosen = next(r for r in self.src_records if r["filename"] == Path(src).name)
         student = chosen["username"]
         earlier = [r for r in self.records if r["username"] == student and r["timestamp"] <= chosen["timestamp"]]
@@ -81,13 +81,13 @@ class VerifiedCollect(ExchangeCollect):
                 self.log.warning("Collected instead of %s's newest: %s", student, record["filename"])
             return
         with contextlib.suppress(OSError):
-            Path(dest).parent.rmdir()  # there is nothing of this student
+            Path(dest).parent.rmdir()  # there is nothing from this student
 
     def _copy(self, record: dict, target: Path) -> None:
         student, said = record["username"], FOLDER_NAME.fullmatch(record["filename"])["time"]
         notebook, secret, changed = read_folder(Path(self.inbound_path) / record["filename"], self.coursedir.assignment_id, student)
         if changed > record["timestamp"].replace(tzinfo=UTC) + SUBMIT_TOLERANCE:
-            self.log.warning("%s says that it came %s, and was changed at %s: that counts.", student, said, changed)
+            self.log.warning("The hand-in of %s says that it is from %s, but was changed at %s, which counts.", student, said, changed)
             said = changed.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
         target.mkdir()
         (target / f"{self.coursedir.assignment_id}.ipynb").write_bytes(notebook)
@@ -95,14 +95,14 @@ class VerifiedCollect(ExchangeCollect):
         if secret:
             (target / SECRET_FILE).write_bytes(secret)
         else:
-            self.log.warning("%s's %s is none that nbgrader writes: no feedback goes back by the exchange.", student, SECRET_FILE)
+            self.log.warning("%s's %s is not one that nbgrader writes: no feedback can go back by the exchange.", student, SECRET_FILE)
 
 
 class VerifiedReleaseFeedback(ExchangeReleaseFeedback):
-    """nbgrader's release of feedback, for pages that `make feedback` wrote: the secret of each hand-in lies in submitted/."""
+    """nbgrader's feedback release, for pages from `make feedback`: the secret of each submission is in submitted/."""
 
     def copy_files(self) -> None:
-        """Release the pages of those who handed in by the exchange; others get theirs in the way that they came."""
+        """Release the pages of those who submitted through the exchange; others get theirs the way they submitted."""
         others = []
         for page in Path(self.coursedir.root).glob(f"feedback/*/{self.coursedir.assignment_id}"):
             came = Path(self.coursedir.root) / "submitted" / page.parent.name / page.name
@@ -113,13 +113,13 @@ class VerifiedReleaseFeedback(ExchangeReleaseFeedback):
                 continue
             others.append(page.parent.name)
             if secret is not None:
-                self.log.warning("Not released: the feedback of %s, whose %s is none that nbgrader writes.", page.parent.name, SECRET_FILE)
+                self.log.warning("Not released: feedback of %s, whose %s is not one that nbgrader writes.", page.parent.name, SECRET_FILE)
         self.coursedir.student_id_exclude = ",".join(filter(None, [self.coursedir.student_id_exclude, *others]))
         super().copy_files()
 
 
 def owner_name(facts: os.stat_result) -> str:
-    """The name of an owner."""
+    """Return the name of a file's owner."""
     return _named(facts.st_uid)
 
 
@@ -132,43 +132,43 @@ def _named(uid: int) -> str:  # somebody may make thousands of folders
 
 
 def read_folder_name(folder: Path, part: str) -> dict:
-    """What a folder of the exchange says: who, and when.
+    """Return the student and the time that a folder's name in the exchange gives.
 
     Raises
     ------
     ValueError
-        It is no hand-in of that part by its owner; the message says why.
+        It is not a submission of that part by its owner; the message says why.
     """
     found = FOLDER_NAME.fullmatch(folder.name)
     if not found or found["part"] != part:
-        raise ValueError("its name is not student+part+time+letters, as nbgrader gives it")
+        raise ValueError("its name is not student+part+time+letters, as nbgrader writes it")
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode):
-        raise ValueError("it is no folder")
+        raise ValueError("it is not a folder")
     owner = owner_name(facts)
     if owner != found["student"]:
-        raise ValueError(f"it is {owner}'s, and says to be another's")
+        raise ValueError(f"it is {owner}'s, but claims to be another student's")
     if why := ids.id_problem(owner):
         raise ValueError(why)
     try:
         time = parse_utc(found["time"])
     except (ValueError, OverflowError):
-        raise ValueError("its time is none") from None
+        raise ValueError("its time is invalid") from None
     if time.replace(tzinfo=UTC) > datetime.now(UTC) + MAX_CLOCK_SKEW:
-        raise ValueError("it says to come from the future")
+        raise ValueError("its time is in the future")
     return {"username": owner, "filename": folder.name, "timestamp": time}
 
 
 def read_folder(folder: Path, part: str, student: str) -> tuple[bytes, bytes | None, datetime]:
-    """What is in a folder that somebody else owns, and may change meanwhile.
+    """Read a folder that somebody else owns, and may change meanwhile.
 
     Returns
     -------
     notebook : bytes
     secret : bytes or None
-        None if there is none, or it is none that nbgrader writes.
+        None if there is none, or if it is not one that nbgrader writes.
     changed : datetime
-        When the last of it was changed, as the system says: nobody can set that.
+        Time of the last change, as the system says: nobody can set that.
 
     Raises
     ------
@@ -179,20 +179,20 @@ def read_folder(folder: Path, part: str, student: str) -> tuple[bytes, bytes | N
     try:
         facts = os.fstat(place)
         if owner_name(facts) != student:
-            raise ValueError(f"it was {student}'s, and now is {owner_name(facts)}'s")
+            raise ValueError(f"it was {student}'s, but now is {owner_name(facts)}'s")
         notebook, changed = _content(f"{part}.ipynb", place, facts.st_uid, MAX_NOTEBOOK_BYTES)
         try:
             secret, _ = _content(SECRET_FILE, place, facts.st_uid, 1 << 10)
         except (OSError, ValueError):
             secret = b""
-        changed = max(changed, os.fstat(place).st_ctime)  # afterwards: what was put there meanwhile counts
+        changed = max(changed, os.fstat(place).st_ctime)  # afterwards, so that files added meanwhile count
     finally:
         os.close(place)
     return notebook, secret if SECRET_PATTERN.fullmatch(secret) else None, datetime.fromtimestamp(changed, UTC)
 
 
 def _content(name: str, place: int, owner: int, most: int) -> tuple[bytes, float]:
-    """A file's content, and when it was changed; neither a link nor a pipe is opened, nor is much read of what is too large."""
+    """Return a file's content and its change time; do not open links or pipes, or read much of a file that is too large."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
     except OSError as error:
@@ -200,7 +200,7 @@ def _content(name: str, place: int, owner: int, most: int) -> tuple[bytes, float
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner or facts.st_nlink > 1:
-            raise ValueError(f"{name} is no file of the student's alone")
+            raise ValueError(f"{name} is not a regular file of the student's alone")
         with open(descriptor, "rb", closefd=False) as file:
             if facts.st_size > most or len(content := file.read(most + 1)) > most:
                 raise ValueError(f"{name} is larger than {most} bytes")

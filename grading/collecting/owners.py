@@ -1,6 +1,6 @@
-"""Whose a file is: by the platform's name, by the folder that it lies in, by its own name.
+"""Attribute a file to a student: by the platform's name, by the folder it is in, or by its own name.
 
-A student's own folders and files come last, whatever they are called: nobody hands in for somebody else.
+A student's own folders and files come last, whatever their names: nobody submits for somebody else.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from grading.people.roster import Roster
 
 @dataclass
 class CandidateSubmission:
-    """A notebook of the part, and whose it is.
+    """A notebook of the part, and its owner.
 
     Attributes
     ----------
     file : DownloadedFile
     student : str
-        As the name says; `collect` makes it the id in the roster.
+        As in the name; `collect` turns it into the roster's id.
     platform : platforms.PlatformName, optional
-        What the platform says.
+        The platform's name, parsed.
     copy_number : int
-        The number that a later upload has behind its name.
+        The number that a later upload has at the end of its name.
     odd : bool
-        Whether something else stands behind the name of the part.
+        Whether something else follows the part's name.
     by_name : bool
-        Whether only the file's own name says whose it is, which a student may have chosen.
+        Whether the owner is known only from the file's own name, which a student may have chosen.
     by_zip : bool
-        Whether the name of its zip says whose it is.
+        Whether the owner is known from the name of the zip.
     level : int
-        Which part of the file's way says whose it is.
+        Index of the component of the file's path that names the owner.
     is_readable : bool
         Whether it can be read as a notebook.
     """
@@ -52,22 +52,22 @@ class CandidateSubmission:
 
     @property
     def time(self) -> datetime | None:
-        """When it came, as well as that is known."""
+        """Arrival time, as far as known."""
         if self.by_zip and self.file.packed:
-            return self.file.packed  # the times in it are the student's
+            return self.file.packed  # the times inside are the student's
         return self.platform.time if self.platform and self.platform.time else self.file.time
 
     @property
     def late(self) -> bool:
-        """Whether the platform says that it came late."""
+        """True if the platform calls it late."""
         return bool(self.platform and self.platform.late)
 
     @property
     def age(self) -> tuple[int, float, float]:
-        """What grows from one hand-in of a student to the next.
+        """Sort key that grows from one submission of a student to the next.
 
-        Canvas numbers uploads. Otherwise it is the number behind the name and then the time; with a platform that gives a
-        time and lets a student choose the name, the time and then the number.
+        Canvas numbers uploads. Otherwise it is the copy number and then the time; with a platform that gives a
+        time and lets a student choose the name, the time and then the copy number.
         """
         seconds = self.time.timestamp() if self.time else 0.0
         if self.platform and not self.platform.upload:
@@ -76,18 +76,18 @@ class CandidateSubmission:
 
     @property
     def upload(self) -> tuple[str, ...]:
-        """Where a platform has put what this student handed in at that time: what lies there is all of one hand-in."""
+        """Folder in which a platform has put the student's upload of that time: all in it is one submission."""
         way = self.file.path_parts
         return (*way[: self.level + (self.level < len(way) - 1)], self.platform.number if self.platform else "")
 
     @property
     def oddness(self) -> tuple[bool, int]:
-        """How far a file's name and place are from what is expected."""
+        """Distance of a file's name and place from the expected ones."""
         return self.odd, len(self.file.path_parts) - self.level
 
 
 def attribute_files(part: str, files: list[DownloadedFile], people: Roster | None) -> list[CandidateSubmission | str]:
-    """Who handed in each of these: by the platform's name, by the folder or the zip, by the file's own name; or why nobody can tell."""
+    """Attribute each of these files by the platform's name, by folder or zip, or by its own name; or say why nobody can tell."""
     tree = Tree(part, files, people)
     return [_owner(part, file, tree) for file in files]
 
@@ -107,7 +107,7 @@ def _owner(part: str, file: DownloadedFile, tree: Tree) -> CandidateSubmission |
     student = student_from_file(part, name)
     if student is None:
         zipped = (
-            f"; or call the zip as the student, {file.path_parts[-2]!r} is nobody"
+            f"; or name the zip after the student, {file.path_parts[-2]!r} is nobody"
             if len(file.path_parts) > 1 and is_zip(file.path_parts[-2])
             else ""
         )
@@ -116,6 +116,6 @@ def _owner(part: str, file: DownloadedFile, tree: Tree) -> CandidateSubmission |
 
 
 def _ending(part: str, name: str) -> tuple[int, bool]:
-    """The number of a later upload, and whether something else stands behind the part's name."""
+    """Return the number of a later upload, and whether something else follows the part's name."""
     stem, copy_number = split_copy_number(Path(name).stem)
     return copy_number, part in stem and not stem.endswith(part)

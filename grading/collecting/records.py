@@ -1,6 +1,6 @@
-"""Where a hand-in came from, as `make collect` saw it: the platform, the name there, which upload it was.
+"""Records of where submissions came from, as `make collect` saw it: the platform, the name there, and the upload.
 
-The records lie beside submitted/, in collected/PART/STUDENT.json, and not in it: a student who submits a folder writes none.
+The records are beside submitted/, in collected/PART/STUDENT.json, not inside: so no submitted folder can bring one along.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from grading.collecting import platforms
 
 REFUSAL_SUFFIX = ".refused.txt"
 MAX_REASON_CHARS = 2000  # characters of a reason
-AGES = 3  # numbers of an age, see `owners.CandidateSubmission`
+AGES = 3  # numbers in an age, see `owners.CandidateSubmission`
 
 
 def path(home: Path, student: str, part: str) -> Path:
-    """The file of a record."""
+    """Return the file of a record."""
     return home / "collected" / part / f"{student}.json"
 
 
 def read(home: Path, student: str, part: str) -> dict:
-    """A record; empty where there is none."""
+    """Read a record; empty if there is none."""
     try:
         found = json.loads(path(home, student, part).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -35,19 +35,19 @@ def read(home: Path, student: str, part: str) -> dict:
     if not sound or not all(isinstance(text, str) for text in texts):
         return {}
     if not found.get("number") and (said := platforms.parse_name(found.get("name") or "")):
-        found["number"] = said.number  # an earlier version did not keep it
+        found["number"] = said.number  # an earlier version did not store it
     return found
 
 
 def records_of_student(home: Path, student: str) -> Iterator[tuple[str, dict]]:
-    """All records of a student whose hand-in still lies there, each with its part."""
+    """Yield a student's records, each with its part, if the submission is still there."""
     for folder in (home / "collected").glob("*/"):
         if (home / "submitted" / student / folder.name).exists() and (found := read(home, student, folder.name)):
             yield folder.name, found
 
 
 def numbers(home: Path, part: str) -> dict[tuple[str, str], str]:
-    """Whose each number of a platform is, by the records of a part."""
+    """Map each platform number in a part's records to its student."""
     found = {}
     for record in (home / "collected" / part).glob("*.json"):
         kept = read(home, record.stem, part)
@@ -57,7 +57,7 @@ def numbers(home: Path, part: str) -> dict[tuple[str, str], str]:
 
 
 def refuse(home: Path, student: str, part: str, why: str, *, for_student: bool = False) -> None:
-    """Keep why nothing of a student was collected, and whether that is for them to read; with an empty reason, forget it."""
+    """Record why nothing of a student was collected, and whether the student may read it; an empty reason removes the record."""
     if why:
         build.write_atomically(f"{int(for_student)}{why[:MAX_REASON_CHARS]}", _refusal(home, student, part))
     else:
@@ -65,7 +65,7 @@ def refuse(home: Path, student: str, part: str, why: str, *, for_student: bool =
 
 
 def refused(home: Path, student: str, part: str) -> tuple[str, bool]:
-    """Why nothing of a student was collected, and whether that is for them to read; empty where that is not so."""
+    """Return why nothing of a student was collected, and whether the student may read it; empty if nothing was refused."""
     try:
         text = _refusal(home, student, part).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -74,7 +74,7 @@ def refused(home: Path, student: str, part: str) -> tuple[str, bool]:
 
 
 def all_refused(home: Path, part: str) -> list[str]:
-    """List the students of whom something was refused."""
+    """List the students with a refused submission."""
     return sorted(path.name.removesuffix(REFUSAL_SUFFIX) for path in (home / "collected" / part).glob(f"*{REFUSAL_SUFFIX}"))
 
 
@@ -83,5 +83,5 @@ def _refusal(home: Path, student: str, part: str) -> Path:
 
 
 def write(home: Path, student: str, part: str, record: dict) -> None:
-    """Keep a record, whole or not at all."""
+    """Write a record atomically."""
     build.write_atomically(json.dumps(record), path(home, student, part))

@@ -1,4 +1,4 @@
-"""The hand-ins in submitted/, where nbgrader looks for them: one is put there whole or not at all, and never in another person's place."""
+"""Submissions in submitted/, where nbgrader expects them: stored atomically, and never in another person's place."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from grading.people.roster import Roster
 
 
 class NotStored(Exception):
-    """A hand-in cannot take its place; the message says why."""
+    """A submission cannot be stored; the message says why."""
 
 
 class Submitted:
-    """What lies there of a part.
+    """The stored submissions of a part.
 
     Parameters
     ----------
@@ -37,17 +37,17 @@ class Submitted:
             self._names.setdefault(case_folded(path.name), set()).add(path.name)
 
     def put(self, hand_in: CandidateSubmission, student: str, time: datetime | None) -> str | None:
-        """Copy a hand-in there, with a timestamp.txt where its time is known.
+        """Store a submission, with a timestamp.txt if its time is known.
 
         Returns
         -------
         str or None
-            What it has replaced.
+            The one that it replaced.
 
         Raises
         ------
         NotStored
-            It is older than what lies there, is another person's, or cannot be written.
+            It is older than the stored one, is another person's, or cannot be written.
         """
         target = self.home / "submitted" / student / self.part
         partial, stamp, there = target / f".{self.part}.part", target / "timestamp.txt", target / f"{self.part}.ipynb"
@@ -56,27 +56,27 @@ class Submitted:
             other = there.exists() and there.read_bytes() != hand_in.file.path.read_bytes()
             self._check(hand_in, student, before, there if other else None)
             if there.exists() and not other and before and (not hand_in.platform or before["age"] >= now["age"]):
-                return None  # it was collected before, and from where more was known of it
+                return None  # it was collected before, from a place that told more about it
             target.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(hand_in.file.path, partial)
             os.replace(partial, there)
             records.write(self.home, student, self.part, now)
             stamp.unlink(missing_ok=True)
             if other:
-                (target / "not_graded.txt").unlink(missing_ok=True)  # that was of the one before
+                (target / "not_graded.txt").unlink(missing_ok=True)  # of the previous submission
             if time:
                 stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
-        except (OSError, ValueError) as error:  # a name that is too long for a disk, say
+        except (OSError, ValueError) as error:  # such as a name too long for the disk
             raise NotStored(f"cannot be written: {getattr(error, 'strerror', None) or error}") from error
         if other:
-            return f"what was collected before, {before['file']}" if before else "what lay there"
+            return f"the one collected before, {before['file']}" if before else "the one that was there"
         return None
 
     def _check(self, hand_in: CandidateSubmission, student: str, before: dict, there: Path | None) -> None:
-        """Raise NotPut where what lies there is somebody else's, or counts more."""
+        """Raise NotStored if the stored submission is somebody else's, or has precedence."""
         alike = self._names.get(case_folded(student), set()) - {student}
         if alike:
-            raise NotStored(f"{student} may be one student with {', '.join(sorted(alike))} in submitted/; rename the folder or file")
+            raise NotStored(f"{student} may be the same student as {', '.join(sorted(alike))} in submitted/; rename the folder or file")
         said = hand_in.platform
         if said and (owner := self._numbers.get((said.platform, said.number), student)) != student:
             raise NotStored(
@@ -101,13 +101,11 @@ class Submitted:
             why = "older than"
         else:
             return
-        raise NotStored(
-            f"{why} {before.get('file', 'what lies there')}, which was collected before; to have it, delete {there.parent} first"
-        )
+        raise NotStored(f"{why} {before.get('file', 'the one there')}, which was collected before; to use it, delete {there.parent} first")
 
 
 def make_record(hand_in: CandidateSubmission) -> dict:
-    """Describe a hand-in as `records` keeps it."""
+    """Build the record of a submission for `records`."""
     said = hand_in.platform
     of_platform = dict(platform=said.platform, key=said.key, number=said.number, name=said.name) if said else dict(platform=None)
     return of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))

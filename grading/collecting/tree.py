@@ -1,8 +1,8 @@
-"""Whose a folder or a zip of a download is: a student's, or one that lies around several students' hand-ins.
+"""Classify the folders and zips of a download: a student's own, or containers of several students' submissions.
 
-What a platform or the roster names is a student's, the outermost first; what lies in that is theirs, whatever it is called. Elsewhere a
-folder is taken for a student's and a zip for a download, unless what is in it, and what lies beside it, says otherwise. Where nobody can
-tell, it is nobody's.
+A folder that a platform or the roster names is a student's, the outermost first; all in it is theirs, whatever its name. Otherwise a
+folder is taken for a student's and a zip for a download, unless what is inside or beside it suggests otherwise. An ambiguous one
+belongs to nobody.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from grading.collecting.unpack import DownloadedFile
 from grading.people.ids import case_folded
 from grading.people.roster import Roster
 
-FolderPath = tuple[str, ...]  # folders and zips, from the outside
+FolderPath = tuple[str, ...]  # folders and zips, outermost first
 COPY_NUMBER = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
 STUDENT_FOLDER, CONTAINER_FOLDER = "a student's", "around students'"
 
 
 @dataclass
 class FolderContents:
-    """What lies in a folder or a zip.
+    """Content of a folder or a zip.
 
     Attributes
     ----------
     files : set of str
-        The notebooks directly in it.
+        Notebooks directly in it.
     called : set of str
-        The students that their names name, but the one that the folder itself names.
+        Students named by these, except the one that the folder itself names.
     said : set of str
-        Whom a platform names below.
+        Students that a platform names further down.
     known : bool
-        Whether the roster knows a folder or a zip below.
+        Whether the roster knows a folder or a zip further down.
     other : bool
-        Whether there are notebooks below that no platform has named.
+        Whether there are notebooks further down that no platform names.
     folders : set of str
-        The folders and zips directly in it that neither a platform nor the part names.
+        Folders and zips directly in it that neither a platform nor the part names.
     """
 
     files: set[str] = field(default_factory=set)
@@ -54,18 +54,18 @@ class FolderContents:
 
 @dataclass
 class SiblingTraits:
-    """What the folders of one place, or its zips, are like.
+    """Traits of the folders, or of the zips, in one place.
 
     Attributes
     ----------
     like_students : set of str
         Those that look like a student's.
     classes : bool
-        Whether the files in one of them are called as several students.
+        Whether the files in one of them are named after several students.
     of_platforms : bool
-        Whether there is nothing in all of them but what a platform has named.
+        Whether all of them hold nothing but what a platform has named.
     usual : set of str
-        Names of folders that most of them have and nothing else, `notebooks` say.
+        Names of folders that most of them have and nothing else, such as `notebooks`.
     """
 
     like_students: set[str] = field(default_factory=set)
@@ -88,7 +88,7 @@ class Tree:
     def __init__(self, part: str, files: Iterable[DownloadedFile], people: Roster | None):
         self.part, self.people = part, people
         self.children: dict[FolderPath, set[str]] = {}
-        self._students: set[str] = set()  # whom names of folders and files name
+        self._students: set[str] = set()  # named by folders and files
         for file in files:
             for i, name in enumerate(file.path_parts):
                 self.children.setdefault(file.path_parts[:i], set()).add(name)
@@ -100,7 +100,7 @@ class Tree:
         self.beside = functools.cache(self._beside)
 
     def level(self, file: DownloadedFile) -> int | str:
-        """Which of the folders and zips that a file lies in, or its own name, is the student's; or why nobody can tell."""
+        """Return which component of a file's path is the student's, or why nobody can tell."""
         for i in range(len(file.path_parts) - 1):
             here = file.path_parts[: i + 1]
             verdict = self.verdict(here)
@@ -108,14 +108,14 @@ class Tree:
                 others = {said for said in self.inside(here).said if not self._same(self.student(here), said)}
                 if is_zip(here[-1]) and not platforms.parse_name(here[-1]) and others:
                     named = student_from_folder(here[-1])
-                    return f"the zip is called {named!r}, and in it a platform names {_some(others)}: rename it, or take that out"
+                    return f"the zip is called {named!r}, but inside a platform names {_some(others)}: rename it, or remove those files"
                 return i
             if verdict != CONTAINER_FOLDER:
                 return verdict
         return len(file.path_parts) - 1
 
     def student(self, here: FolderPath) -> str:
-        """Whom the name of a folder or of a zip names; of a zip without the number of a second download, if the first lies beside."""
+        """Return the student named by a folder or a zip; for a zip, without the number of a second download if the first is beside it."""
         name = student_from_folder(here[-1])
         if is_zip(here[-1]) and not (self.people and self.people.find(name)):
             first, number = split_copy_number(name)
@@ -125,7 +125,7 @@ class Tree:
         return student_from_file(self.part, f"{name}.ipynb") or name
 
     def _named(self, here: FolderPath) -> bool:
-        """Whether a platform or the roster says whose it is."""
+        """Return whether a platform or the roster knows whose it is."""
         return bool(platforms.parse_name(here[-1]) or (self.people and self.people.find(self.student(here))))
 
     def _same(self, one: str, other: str) -> bool:
@@ -134,7 +134,7 @@ class Tree:
         return case_folded(platforms.clean_name(one)) == case_folded(platforms.clean_name(other))
 
     def _verdict(self, here: FolderPath) -> str:
-        """STUDENT, AROUND, or a sentence that says why nobody can tell."""
+        """Return STUDENT_FOLDER, CONTAINER_FOLDER, or a sentence that says why nobody can tell."""
         if self._named(here):
             return STUDENT_FOLDER
         if here[-1] == self.part:
@@ -163,7 +163,7 @@ class Tree:
 
     def _doubt(self, here: FolderPath, others: set[str]) -> str:
         name = student_from_folder(here[-1])
-        return f"{name!r} may be a student, or lie around what {_some(others)} handed in; then collect it by itself, FROM=.../{here[-1]}"
+        return f"{name!r} may be a student, or a folder of hand-ins of {_some(others)}; then collect it by itself, FROM=.../{here[-1]}"
 
     def _inside(self, here: FolderPath) -> FolderContents:
         found = FolderContents()
@@ -185,7 +185,7 @@ class Tree:
         return found
 
     def _like_a_students(self, here: FolderPath) -> bool:
-        """Whether notebooks lie directly in it that no platform has named, and that are not called as others."""
+        """Return whether notebooks are directly in it that no platform names, and that are not named after others."""
         inside = self.inside(here)
         if not inside.files or inside.said:
             return False
@@ -217,22 +217,22 @@ def _some(names: set[str]) -> str:
 
 
 def is_zip(name: str) -> bool:
-    """Whether something that has content is a zip."""
+    """Return whether something with content is a zip."""
     return name.lower().endswith(".zip")
 
 
 def student_from_folder(folder: str) -> str:
-    """A folder's or a zip's name as a student's."""
+    """Return the name of a student from that of a folder or a zip."""
     return platforms.clean_name(re.sub(r"\.zip$", "", folder, flags=re.IGNORECASE))
 
 
 def student_from_file(part: str, name: str) -> str | None:
-    """The student in ada_01_data_split.ipynb."""
+    """Return the student in ada_01_data_split.ipynb."""
     found = re.fullmatch(rf"(?P<student>.*?[^_\s-])[ _-]+{part}.*", Path(name).stem, re.DOTALL)
     return platforms.clean_name(found["student"]) if found else None
 
 
 def split_copy_number(stem: str) -> tuple[str, int]:
-    """A name without the number of a later upload or download, and that number."""
+    """Split a name from the number of a later upload or download."""
     found = COPY_NUMBER.fullmatch(stem)
     return (found["name"], int(found["a"] or found["b"])) if found else (stem, 0)

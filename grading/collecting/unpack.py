@@ -1,4 +1,4 @@
-"""The files of a download: those of a folder, and of the zips in it, also of zips in zips."""
+"""Unpack a download: the files of a folder and of the zips in it, including zips in zips."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from grading.collecting import platforms
 from grading.submission.assembly import MAX_NOTEBOOK_BYTES, is_regular_file
 
 MAX_FILES, MAX_BYTES = 100_000, 20 << 30  # notebooks and zips, and their bytes, in all zips together
-MAX_FILES_PER_STUDENT, MAX_BYTES_PER_STUDENT, MAX_ZIP_DEPTH = 1000, 256 << 20, 3  # of one student, in all zips; a zip in a zip in a zip
-SYSTEMS = re.compile(r"__MACOSX|\._.*")  # what no student has written
-HIDDEN = re.compile(r"\.(?!ipynb$).*")  # what editors leave, such as .ipynb_checkpoints
-NOTEBOOK = re.compile(r"\.ipynb(?:\.(?:txt|json))?$", re.IGNORECASE)  # as some browsers and mail programs call one
+MAX_FILES_PER_STUDENT, MAX_BYTES_PER_STUDENT, MAX_ZIP_DEPTH = 1000, 256 << 20, 3  # per student, in all zips; zips in zips
+SYSTEMS = re.compile(r"__MACOSX|\._.*")  # written by systems, not by students
+HIDDEN = re.compile(r"\.(?!ipynb$).*")  # left by editors, such as .ipynb_checkpoints
+NOTEBOOK = re.compile(r"\.ipynb(?:\.(?:txt|json))?$", re.IGNORECASE)  # as some browsers and mail programs rename one
 
 
 @dataclass
@@ -30,15 +30,15 @@ class DownloadedFile:
     Attributes
     ----------
     container : str
-        The zip that it came in; empty if it lies in the folder itself.
+        Its zip; empty if it is in the folder itself.
     inside : tuple of str
-        The folders that it lies in, and its name. A zip in a zip is a folder.
+        The folders around it, and its name. A zip in a zip counts as a folder.
     path : Path
-        Where it lies now.
+        Where it is now.
     time : datetime, optional
-        When it was last changed, if that is known.
+        Time of its last change, if known.
     packed : datetime, optional
-        When the zip was last changed that it came in.
+        Time of the last change of its zip.
     """
 
     container: str
@@ -49,7 +49,7 @@ class DownloadedFile:
 
     @property
     def path_parts(self) -> tuple[str, ...]:
-        """The folders and zips that it lies in, from the outside, and its name."""
+        """The folders and zips around it, outermost first, and its name."""
         return (*filter(None, self.container.split("/")), *self.inside)
 
     def __str__(self) -> str:
@@ -58,13 +58,13 @@ class DownloadedFile:
 
 @dataclass
 class Download:
-    """The files of a download, and what was left out.
+    """The files of a download, and those left out.
 
     Attributes
     ----------
     files : list of DownloadedFile
     hidden : list of DownloadedFile
-        Notebooks and zips that were not looked at, as editors and systems hide such ones.
+        Notebooks and zips that were not inspected, since editors and systems hide such files.
     refused : list of (str, str)
         A file, and why it was left out.
     """
@@ -75,12 +75,12 @@ class Download:
 
 
 class UnpackQuota:
-    """How much there may be in all zips together, and of one student in them.
+    """Limits for all zips together, and for one student's files in them.
 
     Parameters
     ----------
     work : Path
-        Where it goes: half of what is free there at most.
+        Target folder; at most half of its free space is used.
     """
 
     def __init__(self, work: Path):
@@ -88,14 +88,14 @@ class UnpackQuota:
         self._own: dict[str, list[int]] = {}
 
     def take(self, student: str, size: int) -> str | None:
-        """Take room for one file of a student; or why there is none."""
+        """Reserve room for one file of a student; return why there is none, or None."""
         own = self._own.setdefault(student, [MAX_FILES_PER_STUDENT, MAX_BYTES_PER_STUDENT])
         if not own[0] or size > own[1]:
-            most = f"{MAX_FILES_PER_STUDENT:,} notebooks, and {MAX_BYTES_PER_STUDENT >> 20} MB"
-            return f"not unpacked; expected at most {most}, of one student in zips"
+            most = f"{MAX_FILES_PER_STUDENT:,} notebooks and {MAX_BYTES_PER_STUDENT >> 20} MB"
+            return f"not unpacked; the limit for one student's files in zips is {most}"
         if not self.left[0] or size > self.left[1]:
-            most = f"{MAX_FILES:,} notebooks, and {MAX_BYTES >> 30} GB or half of the disk"
-            return f"not unpacked; there is room for {most}, in all zips together"
+            most = f"{MAX_FILES:,} notebooks and {MAX_BYTES >> 30} GB or half of the disk"
+            return f"not unpacked; the limit for all zips together is {most}"
         for account in (own, self.left):
             account[0] -= 1
             account[1] -= size
@@ -103,14 +103,14 @@ class UnpackQuota:
 
 
 def unpack(folder: Path, work: Path) -> Download:
-    """All files of a folder and of its zips.
+    """Unpack a folder and its zips.
 
     Parameters
     ----------
     folder : Path
         A folder, a zip, or one notebook.
     work : Path
-        An empty folder, for what comes out of zips. No file there has a name from outside.
+        An empty folder for files from zips, none of which keeps its name there.
     """
     found, room = Download(), UnpackQuota(work)
     if NOTEBOOK.search(folder.name) and is_regular_file(folder, MAX_NOTEBOOK_BYTES):
@@ -130,10 +130,10 @@ def unpack(folder: Path, work: Path) -> Download:
             elif is_regular_file(path) and not os.access(path, os.R_OK):
                 found.refused.append(("/".join(inside), "it cannot be read: Permission denied"))
             elif not is_regular_file(path):
-                found.refused.append(("/".join(inside), "a link or something else that is no file"))
+                found.refused.append(("/".join(inside), "a link or something else that is not a regular file"))
             elif name.lower().endswith(".zip"):
                 if not platforms.parse_name(name) and not any(platforms.parse_name(part) for part in inside):
-                    _zip(path, "/".join(inside), (), found, work, room)  # of a class, or of one student: its content says which
+                    _zip(path, "/".join(inside), (), found, work, room)  # a class's or one student's: its content decides
                 else:
                     _zip(path, "", inside, found, work, room, _mtime(path), 1)
             elif path.stat().st_size > MAX_NOTEBOOK_BYTES:
@@ -144,7 +144,7 @@ def unpack(folder: Path, work: Path) -> Download:
 
 
 def _unreadable(error: OSError, folder: Path) -> tuple[str, str]:
-    """A folder that cannot be looked into, and why."""
+    """Return a folder that cannot be read, and why."""
     return os.path.relpath(error.filename, folder), f"it cannot be read: {error.strerror}"
 
 
@@ -154,7 +154,7 @@ def _hide(container: str, inside: tuple[str, ...], found: Download) -> None:
 
 
 def _students(container: str, inside: tuple[str, ...]) -> str:
-    """Whose a file may be, for an account of its size: what a platform has named, else the first folder or the zip."""
+    """Return the likely owner of a file, for the quota: as a platform names it, else the first folder or the zip."""
     said = next(filter(None, map(platforms.parse_name, inside)), None)
     return f"{said.student} {said.number}" if said else "/".join((container, *inside[:1] * (len(inside) > 1)))
 
@@ -173,9 +173,9 @@ def _zip(
     time: datetime | None = None,
     depth: int = 0,
 ) -> None:
-    """The files of a zip; one that cannot be read is refused, and stops no other.
+    """Unpack a zip; one that cannot be read is refused, without affecting others.
 
-    At depth 0 it is of a class or of one student, below that a student's own: what they have packed has the time of the upload.
+    At depth 0 it is a class's or one student's, below that a student's own: files that students have packed get the time of the upload.
     """
     here, mine = "/".join(part for part in (container, *inside) if part), Download()
     try:
@@ -183,7 +183,7 @@ def _zip(
             names = (
                 platforms.parse_name(name) for info in archive.infolist()[: 2 * MAX_FILES_PER_STUDENT] for name in _name(info).split("/")
             )
-            own = depth > 0 and (any(map(platforms.parse_name, inside)) or not any(names))  # else it is a download in a download
+            own = depth > 0 and (any(map(platforms.parse_name, inside)) or not any(names))  # otherwise it is a download in a download
             if own and len(archive.infolist()) > MAX_FILES_PER_STUDENT:
                 found.refused.append((here, f"not unpacked; expected at most {MAX_FILES_PER_STUDENT:,} files in a student's zip"))
                 return
@@ -191,11 +191,11 @@ def _zip(
                 _entry(archive, info, container, inside, mine, work, room, time if own else None, depth)
             for file in mine.files:
                 file.packed = file.packed or (_mtime(path) if not depth else None)
-    except Exception as error:  # a file of a stranger: each way of packing has errors of its own
-        found.refused.append((here, f"not unpacked; is it a zip, whole and without a password? ({str(error)[:200]})"))
-        return  # the half of a zip is none
+    except Exception as error:  # an untrusted file: each compression method has errors of its own
+        found.refused.append((here, f"not unpacked; is it a complete zip, without a password? ({str(error)[:200]})"))
+        return  # half a zip does not count
     if not mine.files and not mine.refused and not mine.hidden:
-        found.refused.append((here, "nothing in it"))
+        found.refused.append((here, "it is empty"))
     found.files += mine.files
     found.hidden += mine.hidden
     found.refused += mine.refused
@@ -220,13 +220,13 @@ def _entry(
     if len(name) > 1000 or len(parts) > 20 or max(map(len, parts)) > 255:
         found.refused.append((shown[:100] + "...", "its name is too long"))
     elif ".." in parts or name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
-        found.refused.append((shown, "it leads out of its zip"))
+        found.refused.append((shown, "its path leads out of the zip"))
     elif stat.S_ISLNK(info.external_attr >> 16):
         found.refused.append((shown, "a link"))
     elif any(HIDDEN.fullmatch(part) for part in parts):
         _hide(container, (*inside, *parts), found)
     elif not NOTEBOOK.search(name) and not name.lower().endswith(".zip") and (time or parts[-1] != "index.html"):
-        found.files.append(DownloadedFile(container, (*inside, *parts), Path(os.devnull), None))  # its name says enough
+        found.files.append(DownloadedFile(container, (*inside, *parts), Path(os.devnull), None))  # its name is enough
     elif info.file_size > MAX_NOTEBOOK_BYTES:
         found.refused.append((shown, f"more than {MAX_NOTEBOOK_BYTES >> 20} MB"))
     elif why := room.take(_students(container, (*inside, *parts)), info.file_size):
@@ -235,7 +235,7 @@ def _entry(
         handle, target = tempfile.mkstemp(dir=work)
         with archive.open(info) as source, os.fdopen(handle, "wb") as copy:
             _copy(source, copy, info)
-        changed = time or _time(info)  # what a student has packed has the time of the upload
+        changed = time or _time(info)  # files that students have packed get the time of the upload
         if not name.lower().endswith(".zip"):
             found.files.append(DownloadedFile(container, (*inside, *parts), Path(target), changed))
         elif depth == MAX_ZIP_DEPTH:
@@ -245,17 +245,17 @@ def _entry(
 
 
 def _copy(source, copy, info: zipfile.ZipInfo) -> None:
-    """Unpack what the zip says that there is, and no more."""
+    """Unpack as much as the zip declares, and no more."""
     left = info.file_size
     while block := source.read(1 << 20):
         left -= len(block)
         if left < 0:
-            raise zlib.error("more in it than it says")
+            raise zlib.error("it holds more than it declares")
         copy.write(block)
 
 
 def _name(info: zipfile.ZipInfo) -> str:
-    """An entry's name; many programs write UTF-8 without the flag that says so."""
+    """Return an entry's name; many programs write UTF-8 without setting its flag."""
     if info.flag_bits & 0x800:
         return info.filename
     try:

@@ -1,4 +1,4 @@
-"""`make new-part PART=90_my_part`: lay a small part that is right and passes all tests, as a beginning of one's own."""
+"""`make new-part PART=90_my_part`: create a small part that is complete and passes all tests, as a starting point."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from grading.paths import ROOT
 from grading.release import main as release
 
 HERE = Path(__file__).parent
-EXERCISE = "mean_over_ranks"  # that the part has at first
+EXERCISE = "mean_over_ranks"  # the part's first exercise
 README, STUDENTS = "README.md", "course_lib/students.py"
 
 
 class CannotBegin(ValueError):
-    """There cannot be a part of this name; the message says why."""
+    """A part of this name cannot be created; the message says why."""
 
 
 def begin(part: str, root: Path = ROOT) -> list[Path]:
-    """Write the part's files, its row in README's table, and the name of its exercise where the library knows them.
+    """Write the part's files, its row in README's table, and its exercise's name in the library.
 
     Returns
     -------
     list of Path
-        What was written or changed.
+        The files written or changed.
 
     Raises
     ------
     CannotBegin
     """
     if not re.fullmatch(r"\d\d_[a-z][a-z0-9_]*", part):
-        raise CannotBegin(f"expected a name such as 90_my_part, two digits and then small letters, digits and _; got {part!r}")
+        raise CannotBegin(f"expected a name such as 90_my_part, two digits and then lowercase letters, digits and _; got {part!r}")
     number, folder = part[:2], root / "solutions" / part
     if there := sorted(path.name for path in (root / "solutions").glob(f"{number}_*")):
         raise CannotBegin(f"there is a part {number} already: {', '.join(there)}. Choose another number.")
@@ -48,7 +48,7 @@ def begin(part: str, root: Path = ROOT) -> list[Path]:
 
 
 def _insert(path: Path, behind: str, line: str) -> None:
-    """Put a line behind the first match of a pattern."""
+    """Insert a line after the first match of a pattern."""
     text = path.read_text()
     found = re.search(behind, text, re.MULTILINE)
     path.write_text(text[: found.end()] + line + text[found.end() :])
@@ -61,10 +61,10 @@ def main() -> None:
     try:
         written = begin(part)
     except CannotBegin as problem:
-        sys.exit(f"No part was begun: {problem}")
+        sys.exit(f"No part was created: {problem}")
     release()
     print("Written or changed:", *(f"    {path.relative_to(ROOT)}" for path in written), f"    notebooks/{part}/{part}.ipynb", sep="\n")
-    print(f"Now make it yours, and run `make check PART={part}` after each change. A renamed exercise has its name in {STUDENTS}, too.")
+    print(f"Now make it yours, and run `make check PART={part}` after each change. If you rename the exercise, also do so in {STUDENTS}.")
 
 
 if __name__ == "__main__":

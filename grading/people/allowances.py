@@ -1,12 +1,12 @@
-"""What a line of the roster grants one student: more time, and tests that do not count.
+"""Allowances of one student in the roster: more time, and tests that do not count.
 
     extension    2 days                                for all parts
                  03_naive_forward: 2 days; 05: 12 hours
-                 1 day; 03: 3 days                     of several that hold for a part, the longest counts
+                 1 day; 03: 3 days                     if several apply to a part, the longest counts
     dropped      03_naive_forward: the whole layer     one test, by its name or its grade id
                  03: the whole layer, the collected input; 07      several; all tests of a part
 
-A part is called by its name or its number.
+A part is given by its name or its number.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DURATION = re.compile(r"(\d+(?:[.,]\d+)?)\s*(minute|hour|day|week)s?", re.IGNORE
 
 
 class AllowanceError(ValueError):
-    """What the roster grants cannot be read; the message says what was expected."""
+    """An unreadable allowance in the roster; the message says what was expected."""
 
 
 def extension(row: Mapping[str, str], part: str) -> timedelta:
-    """How much later than others a student may hand in a part.
+    """Return a student's extension for a part.
 
     Parameters
     ----------
@@ -48,13 +48,13 @@ def extension(row: Mapping[str, str], part: str) -> timedelta:
     Raises
     ------
     AllowanceError
-        It names no part, or is no time.
+        It names an unknown part, or is not a duration.
     """
     return max((_time(time) for whose, time in _entries(row, "extension") if whose in (None, part)), default=timedelta())
 
 
 def dropped(row: Mapping[str, str], part: str, notebooks: Path = NOTEBOOKS) -> set[str]:
-    """The grade ids of the tests of a part that do not count for a student.
+    """Return the grade ids of a part's tests that do not count for a student.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ def dropped(row: Mapping[str, str], part: str, notebooks: Path = NOTEBOOKS) -> s
     part : str
         The part's name.
     notebooks : Path
-        Where the released parts are.
+        Folder of the released parts.
 
     Raises
     ------
     AllowanceError
-        It names no part, or a test that the part does not have.
+        It names an unknown part, or a test that the part does not have.
     """
     found: set[str] = set()
     for whose, names in _entries(row, "dropped"):
@@ -78,12 +78,12 @@ def dropped(row: Mapping[str, str], part: str, notebooks: Path = NOTEBOOKS) -> s
 
 
 def check(row: Mapping[str, str], notebooks: Path = NOTEBOOKS) -> None:
-    """Read all that a line of the roster grants.
+    """Check that all allowances in a roster line can be read.
 
     Raises
     ------
     AllowanceError
-        Some of it cannot be read.
+        One of them cannot be read.
     """
     for column, read in (("extension", extension), ("dropped", functools.partial(dropped, notebooks=notebooks))):
         for part in {whose or "" for whose, _ in _entries(row, column)}:
@@ -91,7 +91,7 @@ def check(row: Mapping[str, str], notebooks: Path = NOTEBOOKS) -> None:
 
 
 def _entries(row: Mapping[str, str], column: str) -> list[tuple[str | None, str]]:
-    """The part, or None for all parts, and what is said of it."""
+    """Return each entry's part, or None for all parts, and its text."""
     found: list[tuple[str | None, str]] = []
     for entry in filter(None, map(str.strip, (row.get(column) or "").split(";"))):
         name, colon, said = map(str.strip, entry.partition(":"))
@@ -109,7 +109,7 @@ def _part(name: str) -> str | None:
 
 
 def _time(text: str) -> timedelta:
-    """Such as "2 days" or "1 day 12 hours"."""
+    """Parse a duration such as "2 days" or "1 day 12 hours"."""
     if not DURATION.search(text) or DURATION.sub("", text).strip(" ,"):
         raise AllowanceError(f"extension: {text!r}: expected a time in minutes, hours, days or weeks, such as '2 days' or '03: 12 hours'")
     try:

@@ -1,1 +1,1 @@
-"""`make report PART=...`: what a class did in a part, as one page and three tables."""
+"""`make report PART=...`: the results of a class in a part, as one page and three tables."""

@@ -1,4 +1,4 @@
-"""`make report PART=...`: write grading/reports/PART/report.html, and what is in it as tables."""
+"""`make report PART=...`: write grading/reports/PART/report.html, and the data in it as tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPORT_FILE = "report.html"
 
 
 class NothingToReport(Exception):
-    """There is no class to speak of; the message says what is missing."""
+    """There are no results to report; the message says what is missing."""
 
 
 def report(part: str, home: Path = GRADING) -> Path:
@@ -30,7 +30,7 @@ def report(part: str, home: Path = GRADING) -> Path:
     NothingToReport
         The part has no points, or there are neither hand-ins nor a roster.
     roster.RosterError
-        The roster cannot be used.
+        The roster is invalid.
     """
     course = class_results.read(part, home)
     if not course.tests:
@@ -52,7 +52,7 @@ def report(part: str, home: Path = GRADING) -> Path:
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # whatever a student is called
+        stream.reconfigure(errors="replace")  # whatever a student's name contains
     part = required_part(sys.argv[1:], "make report PART=01_data_split")
     try:
         path = report(part)
@@ -60,7 +60,7 @@ def main() -> None:
         sys.exit(str(problem))
     except KeyboardInterrupt:
         sys.exit("\nInterrupted; nothing was written.")
-    print(f"{path}, and beside it points.csv, mistakes.csv and alike.csv. They name students, and are for you alone.")
+    print(f"{path}, and beside it points.csv, mistakes.csv and alike.csv. They name students: keep them to yourself.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A class as grading left it: hand-ins, points, what failed tests said, who is missing. It is read here, once, and not changed."""
+"""Results of a class, from graded notebooks: submissions, points, messages of failed tests, missing students. Read once, not changed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TIMESTAMP_FORMAT = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it
 
 @dataclass
 class GradedSubmission:
-    """A graded hand-in.
+    """A graded submission.
 
     Attributes
     ----------
     points : dict of str to float
         By test.
     failures : dict of str to str
-        What each failed test says.
+        The message of each failed test.
     answers : dict of str to str
-        What the student wrote, by exercise.
+        The student's answers, by exercise.
     flags : list of Flag
         Lines that a person may want to read.
     """
@@ -50,28 +50,28 @@ class GradedSubmission:
 
 @dataclass
 class ClassResults:
-    """What is known of a class in a part.
+    """The results of a class in a part.
 
     Attributes
     ----------
     source : NotebookNode
-        The part as it was released, with solutions and tests.
+        The released part, with solutions and tests.
     tests : dict of str to float
-        The points that each test is worth, in the notebook's order.
+        The points of each test, in the notebook's order.
     names : dict of str to str
-        What the roster calls a student.
+        The students' names in the roster.
     graded : dict of str to GradedSubmission
         By student.
     ungraded : dict of str to str
-        Who handed in and has no grade for it, and what is known of why.
+        Students who submitted but have no grade, and the reason as far as known.
     late : dict of str to float
         Seconds after the part was due.
     due : datetime or None
-        When it was, in UTC, if the gradebook says so.
+        The due date in UTC, if the gradebook has one.
     timeless : int
-        Hand-ins of which nobody knows when they came.
+        Number of submissions whose time is unknown.
     missing, strangers : list of str
-        Who is in the roster and handed nothing in; who handed in and is not in the roster.
+        Students in the roster who submitted nothing; students who submitted but are not in the roster.
     """
 
     part: str
@@ -89,7 +89,7 @@ class ClassResults:
 
     @property
     def most(self) -> float:
-        """The points of the whole part."""
+        """Points of the whole part."""
         return sum(self.tests.values())
 
     @property
@@ -98,12 +98,12 @@ class ClassResults:
 
 
 def read(part: str, home: Path) -> ClassResults:
-    """All that is known of a part in `home`.
+    """Read the results of a part from `home`.
 
     Raises
     ------
     grading.people.roster.RosterError
-        The roster cannot be used.
+        The roster is invalid.
     """
     path = home / "source" / part / f"{part}.ipynb"
     source = nbformat.read(path, 4) if path.exists() else build.build(part)
@@ -138,7 +138,7 @@ def read(part: str, home: Path) -> ClassResults:
 
 
 def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> GradedSubmission | None:
-    """What a graded notebook tells, without points, if it is that of what lies in submitted/; or if nothing lies there any more."""
+    """Read a graded notebook, without points yet, if it belongs to the current submission or there is none any more."""
     path = home / "autograded" / student / part / f"{part}.ipynb"
     if (
         pending.submission_state(part, student, home, pending.current_key(part, home)) in (pending.NEW, pending.CHANGED)
@@ -147,7 +147,7 @@ def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> Gra
         return None
     notebook = json.loads(path.read_text(encoding="utf-8"))
     found = GradedSubmission({}, flags=[Flag(*flag) for flag in notebook["metadata"]["course"].get("flags", [])])
-    for cell in notebook["cells"]:  # as JSON has them: to check each notebook with nbformat takes longer than all the rest
+    for cell in notebook["cells"]:  # as JSON: validating each notebook with nbformat takes longer than all the rest
         kind, source = kind_of(NotebookNode(cell)), "".join(cell["source"])
         if kind == "test" and cell["id"] in tests:
             error = next((output for output in cell["outputs"] if output["output_type"] == "error"), None)
@@ -161,7 +161,7 @@ def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> Gra
 
 
 def _reason_ungraded(part: str, student: str, home: Path) -> str:
-    """Why a hand-in has no grade, as far as that is to be seen."""
+    """Return why a submission has no grade, as far as known."""
     folder = home / "submitted" / student / part
     if not (folder / f"{part}.ipynb").exists():
         found = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) if folder.exists() else ""
@@ -169,8 +169,8 @@ def _reason_ungraded(part: str, student: str, home: Path) -> str:
     if why := ungraded.lasting_reason(part, student, home):
         return why.removeprefix("not graded: ")
     if (home / "autograded" / student / part / f"{part}.ipynb").exists():
-        return "it came after the last grading, or the tests have changed since; make autograde grades it"
-    return "never graded; make autograde does"
+        return "it arrived after the last grading, or the tests have changed since; run make autograde"
+    return "never graded; run make autograde"
 
 
 def _stamp(path: Path) -> datetime | None:

@@ -1,4 +1,4 @@
-"""The figures of a class: how points are spread, how hard an exercise is, and how well it tells students apart."""
+"""Item analysis of a class: distribution of points, difficulty of exercises, and how well they discriminate between students."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 
 from grading.report.class_results import ClassResults
 
-MIN_SUBMISSIONS = 20  # hand-ins for a correlation; with 20, chance alone gives 0.4 once in ten times
-MIN_WITH_OTHER_POINTS = 5  # of them, that have other points than most
+MIN_SUBMISSIONS = 20  # submissions for a correlation; with 20, chance alone gives 0.4 one time in ten
+MIN_WITH_OTHER_POINTS = 5  # of them, with other points than most
 MAX_BARS = 30  # of a distribution, at most
 
 
 @dataclass(frozen=True)
 class PointsStatistics:
-    """What the points of an exercise, or of a whole part, are like.
+    """Statistics of the points of an exercise or of a whole part.
 
     Attributes
     ----------
     bars : list of (str, int)
-        For each step of points, what it is called and how many hand-ins are in it.
+        Label and number of submissions for each step of points.
     share : float
-        Mean, as a share of the most.
+        Mean, as a fraction of the maximum.
     correlation : float or None
-        Of an exercise's points with those of the rest of the part; None where it means nothing.
+        Correlation of an exercise's points with those of the rest of the part; None if it means nothing.
     why : str
-        Why there is none.
+        Reason for a missing correlation.
     """
 
     most: float
@@ -40,12 +40,12 @@ class PointsStatistics:
 
 
 def part_statistics(course: ClassResults) -> PointsStatistics:
-    """The figures of the whole part; there is a graded hand-in at least."""
+    """Return the statistics of the whole part; it needs at least one graded submission."""
     return _figures([hand_in.total for hand_in in course.graded.values()], course.most)
 
 
 def test_statistics(course: ClassResults) -> dict[str, PointsStatistics]:
-    """The same of each test."""
+    """Return the statistics of each test."""
     found = {}
     for test, most in course.tests.items():
         own = [hand_in.points[test] for hand_in in course.graded.values()]
@@ -55,7 +55,7 @@ def test_statistics(course: ClassResults) -> dict[str, PointsStatistics]:
 
 
 def discrimination(own: list[float], rest: list[float], tests: int = 2) -> tuple[float | None, str]:
-    """The correlation of an exercise's points with the rest's, or None and why not.
+    """Return the correlation of an exercise's points with the rest's, or None and why not.
 
     >>> discrimination([1, 0], [3, 1])
     (None, 'too few: 20 graded hand-ins are needed')
@@ -77,7 +77,7 @@ def _figures(points: list[float], most: float, correlation: float | None = None,
 
 
 def bars(points: list[float], most: float) -> list[tuple[str, int]]:
-    """How many hand-ins are in each step of points; the last step is full marks and more.
+    """Count the submissions in each step of points; the last step is full marks and more.
 
     >>> bars([0, 1, 1.5, 2], 2)
     [('0', 1), ('1', 2), ('2', 1)]

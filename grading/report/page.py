@@ -1,4 +1,4 @@
-"""The report as one page of HTML, with nothing from elsewhere and no script."""
+"""The report as one self-contained HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from grading.report.mistakes import CAUSE_PREFIX, Mistake
 from grading.report.similarity import ExerciseSimilarity
 from grading.report.tokens import Shingle
 
-MOST_MISTAKES, MOST_FLAGS, MOST_GROUPS = 25, 200, 20  # on the page; the tables have them all
-MOST_LINES, MAX_LINE_COLUMNS = 300, 200  # of an answer that is shown
+MOST_MISTAKES, MOST_FLAGS, MOST_GROUPS = 25, 200, 20  # on the page; the tables have all of them
+MOST_LINES, MAX_LINE_COLUMNS = 300, 200  # of an answer on the page
 
 
 def html(
@@ -28,7 +28,7 @@ def html(
     likeness: list[ExerciseSimilarity],
     given: set[Shingle],
 ) -> str:
-    """The page.
+    """Render the page.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def html(
     groups = sorted((group for like in likeness for group in like.groups), key=lambda group: -group[0].share * group[0].runs)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # of all that is not this project's own markup
+        autoescape=True,  # everything but this project's own markup
         undefined=StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
         trim_blocks=True,
@@ -83,7 +83,7 @@ def summary(
     tests: dict[str, item_analysis.PointsStatistics],
     found: list[Mistake],
 ) -> list[str]:
-    """The class in a few sentences."""
+    """Summarize the class in a few sentences."""
     of_all = (
         f"Of {len(course.names)} students in the roster, {len(course.missing)} {'is' if len(course.missing) == 1 else 'are'} missing; "
         if course.has_roster
@@ -93,24 +93,24 @@ def summary(
     others = f" ({len(course.strangers)} of them not in the roster)" if course.strangers else ""
     said = [f"{of_all}{course.handed_in} handed in{others}; {len(course.graded)} are graded{rest}."]
     if course.due:
-        said.append(f"{len(course.late) or 'Nobody'} came after {course.due:%Y-%m-%d %H:%M} UTC, when the part was due.")
+        said.append(f"{len(course.late) or 'Nobody'} handed in after the due date, {course.due:%Y-%m-%d %H:%M} UTC.")
     else:
-        said.append("The gradebook has no due date, so nobody is called late.")
+        said.append("The gradebook has no due date, so nobody counts as late.")
     if not whole:
         return said
     by_hand = points(course.source) - whole.most
-    left_out = f" Up to {format_points(by_hand)} for written answers come on top, and are not counted here." if by_hand else ""
+    left_out = f" Written answers, worth up to {format_points(by_hand)} more, are not counted here." if by_hand else ""
     said.append(
         f"The mean is {format_points(whole.mean)} of {format_points(whole.most)} points, "
         f"the median {format_points(whole.median)}.{left_out}"
     )
     if len(tests) > 1 and len({f.share for f in tests.values()}) > 1:
         hardest = min(tests, key=lambda test: tests[test].share)
-        said.append(f"Hardest is “{display_name(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
+        said.append(f"The hardest is “{display_name(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
     if found and not found[0].follows:
         n = len(found[0].students)
         said.append(
-            f"The commonest mistake, of {n} students: “{found[0].message.partition(CAUSE_PREFIX)[0].rstrip('.')}”."
+            f"The most common mistake, made by {n} students: “{found[0].message.partition(CAUSE_PREFIX)[0].rstrip('.')}”."
             if n > 1
             else "No two made the same mistake."
         )
@@ -118,7 +118,7 @@ def summary(
 
 
 def answers(course: ClassResults, pair: similarity.SimilarPair, given: set[Shingle]) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """Both answers of a pair: whose it is, and its lines; of each its indent, its text, and whether it shares something."""
+    """Return both answers of a pair: the student, and the lines; of each line, its indent, its text, and whether it shares something."""
     sources = [course.graded[student].answers[pair.exercise] for student in pair.students]
     marked = similarity.shared_lines(*sources, given)
     shown = []
@@ -131,7 +131,7 @@ def answers(course: ClassResults, pair: similarity.SimilarPair, given: set[Shing
 
 
 def format_lateness(seconds: float) -> str:
-    """How late, in the largest unit that fits.
+    """Format a delay in the largest unit that fits.
 
     >>> format_lateness(59), format_lateness(7300), format_lateness(200_000)
     ('1 min', '2 h', '2 days')

@@ -1,4 +1,4 @@
-"""Pairs of answers that are alike beyond what the exercise makes alike: where a person may want to look, and no verdict."""
+"""Find pairs of answers that are more similar than the exercise makes them: a reason for a person to look, not a verdict."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from grading.report import tokens
 from grading.report.class_results import ClassResults
 from grading.report.tokens import Shingle
 
-MIN_SHARED_WEIGHT = 20  # runs of tokens, each counted by how few have it, that two answers share
-MIN_SHARED_FRACTION = 0.6  # of what the shorter one has of its own
-COMMON_FRACTION, COMMON_MIN_STUDENTS = 0.25, 3  # what more than this part of the class has, and more than so many students, is nobody's own
+MIN_SHARED_WEIGHT = 20  # shingles that two answers share, weighted by how few students have them
+MIN_SHARED_FRACTION = 0.6  # of the shorter answer's own shingles
+COMMON_FRACTION, COMMON_MIN_STUDENTS = 0.25, 3  # shingles of more than this share of a class, and this many students, are nobody's own
 _MARKS = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
 STUB = "raise NotImplementedError"
 
 
 @dataclass(frozen=True)
 class SimilarPair:
-    """Two answers to an exercise that share much of what they have of their own.
+    """Two answers to an exercise that share many of their own shingles.
 
     Attributes
     ----------
     share : float
-        How much of what the shorter one has of its own is in the other, too; from 0 to 1.
+        Fraction of the shorter answer's own shingles that the other one has, too; from 0 to 1.
     runs : float
-        How many runs of tokens that is; one that only these two have counts as 1, one that others have, too, as less.
+        Number of these shingles; one that only these two have counts as 1, one that others have, too, as less.
     """
 
     exercise: str
@@ -43,16 +43,16 @@ class SimilarPair:
 
 @dataclass
 class ExerciseSimilarity:
-    """What was found in an exercise.
+    """Similar answers to an exercise.
 
     Attributes
     ----------
     pairs : list of SimilarPair
-        The most alike first.
+        The most similar first.
     compared, short : int
-        Answers that have enough of their own to be compared, and those that have not.
+        Numbers of answers with enough shingles of their own to be compared, and of those without.
     groups : list of (SimilarPair, list of str)
-        Students whom pairs join, also over others, each group with the first of its pairs.
+        Students connected by pairs, also indirectly, each group with the first of its pairs.
     """
 
     exercise: str
@@ -63,7 +63,7 @@ class ExerciseSimilarity:
 
 
 def find_similar(course: ClassResults, given: set[Shingle]) -> list[ExerciseSimilarity]:
-    """What is alike in each exercise of a part, but for what is in `given_shingles`."""
+    """Find similar answers in each exercise of a part, ignoring what is in `given_shingles`."""
     exercises = dict.fromkeys(exercise for hand_in in course.graded.values() for exercise in hand_in.answers)
     return [
         compare(exercise, {student: h.answers[exercise] for student, h in course.graded.items() if exercise in h.answers}, given)
@@ -72,7 +72,7 @@ def find_similar(course: ClassResults, given: set[Shingle]) -> list[ExerciseSimi
 
 
 def given_shingles(course: ClassResults) -> set[Shingle]:
-    """What nobody needs to copy from a neighbour: the released text, the solution, and variants that are right."""
+    """Return the shingles that nobody needs to copy: those of the released text, the solution, and right variants."""
     texts = [answer.source for answer in answers.read(course.part) if not answer.loses]
     for cell in course.source.cells:
         if kind_of(cell) in ("exercise", "example", "given"):
@@ -81,14 +81,14 @@ def given_shingles(course: ClassResults) -> set[Shingle]:
 
 
 def compare(exercise: str, sources: dict[str, str], given: set[Shingle]) -> ExerciseSimilarity:
-    """Find the pairs among answers to one exercise.
+    """Compare the answers to one exercise.
 
     Parameters
     ----------
     sources : dict of str to str
         The answers, by student.
     given : set of Shingle
-        What does not count (see `given_shingles`).
+        Shingles that do not count (see `given_shingles`).
     """
     own = {student: tokens.shingles(source).keys() - given for student, source in sources.items()}
     having = Counter(run for runs in own.values() for run in runs)
@@ -106,7 +106,7 @@ def compare(exercise: str, sources: dict[str, str], given: set[Shingle]) -> Exer
     whole = table @ weights
     found.compared = int(np.count_nonzero(whole >= MIN_SHARED_WEIGHT))
     found.short = len(students) - found.compared
-    shared = sparse.triu(table.multiply(weights) @ table.T, k=1).tocoo()  # only pairs that have something in common are in it
+    shared = sparse.triu(table.multiply(weights) @ table.T, k=1).tocoo()  # it holds only pairs with something in common
     smaller = np.minimum(whole[shared.row], whole[shared.col])
     alike = (shared.data >= MIN_SHARED_WEIGHT) & (shared.data >= MIN_SHARED_FRACTION * smaller)
     for i, j, runs, least in zip(*(a[alike].tolist() for a in (shared.row, shared.col, shared.data, smaller)), strict=True):
@@ -117,14 +117,14 @@ def compare(exercise: str, sources: dict[str, str], given: set[Shingle]) -> Exer
 
 
 def shared_lines(a: str, b: str, given: set[Shingle]) -> tuple[set[int], set[int]]:
-    """The lines of two answers where the runs stand that they share."""
+    """Return the lines of two answers that hold their shared shingles."""
     here, there = tokens.shingles(a), tokens.shingles(b)
     both = (here.keys() & there.keys()) - given
     return {line for run in both for line in here[run]}, {line for run in both for line in there[run]}
 
 
 def weight(having: int, students: int) -> float:
-    """How much a run says that so many students have: 1 for two of them, less for more.
+    """Return the weight of a shingle that `having` students have: 1 for two of them, less for more.
 
     >>> [round(weight(n, 1000), 2) for n in (2, 10, 100)]
     [1.0, 0.74, 0.37]
@@ -133,7 +133,7 @@ def weight(having: int, students: int) -> float:
 
 
 def connected_groups(pairs: list[SimilarPair]) -> list[tuple[SimilarPair, list[str]]]:
-    """The groups of `ExerciseSimilarity`, from its pairs."""
+    """Return the groups of `ExerciseSimilarity`, from its pairs."""
     leader: dict[str, str] = {}
 
     def first(student: str) -> str:

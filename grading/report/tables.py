@@ -1,4 +1,4 @@
-"""The tables of a report, for a spreadsheet."""
+"""The report's tables, for spreadsheets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MOST_PAIRS = 5000
 
 
 def write(path: Path, head: list[str], rows: Iterable[list]) -> None:
-    """Write a table; what a student wrote or is called stays a text in one line."""
+    """Write a table; what students wrote and their names stay texts in one line."""
     tables.write(path, ([printable(value) if isinstance(value, str) else value for value in row] for row in (head, *rows)))
 
 
 def points(course: ClassResults, path: Path) -> None:
-    """A row for each student, also for those who are missing."""
+    """Write a row for each student, including those who are missing."""
     rows = []
     for student in sorted({*course.graded, *course.ungraded, *course.missing}):
         hand_in, late = course.graded.get(student), round(course.late.get(student, 0))
@@ -32,7 +32,7 @@ def points(course: ClassResults, path: Path) -> None:
 
 
 def mistakes(found: list[Mistake], names: dict[str, list[str]], path: Path) -> None:
-    """A row for each mistake and student."""
+    """Write a row for each mistake and student."""
     rows = [
         [len(mistake.students), mistake.message, " | ".join(mistake.tests), " | ".join(names.get(mistake.message, [])), student, said]
         for mistake in found
@@ -42,7 +42,7 @@ def mistakes(found: list[Mistake], names: dict[str, list[str]], path: Path) -> N
 
 
 def similar_pairs(found: list[ExerciseSimilarity], path: Path) -> None:
-    """A row for each pair, the most alike first."""
+    """Write a row for each pair, the most similar first."""
     pairs = sorted((pair for likeness in found for pair in likeness.pairs), key=lambda pair: -pair.share * pair.runs)
     rows = [[pair.exercise, *pair.students, f"{pair.share:.2f}", f"{pair.runs:.1f}"] for pair in pairs[:MOST_PAIRS]]
     write(path, ["exercise", "student", "other student", "share of the shorter one's own", "runs in common"], rows)

@@ -1,4 +1,4 @@
-"""What a piece of code does, without how it is written: tokens that stay the same when names, comments and spacing change."""
+"""Tokenize code independently of its style: tokens that stay the same when names, comments and spacing change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import keyword
 import re
 import tokenize
 
-SHINGLE_TOKENS = 8  # tokens of a run: about a statement, so that statements in another order keep most of their runs
+SHINGLE_TOKENS = 8  # tokens of a shingle: about a statement, so that reordered statements keep most of their shingles
 MAX_SOURCE_CHARS = 200_000  # characters that are read
 
 Shingle = tuple[str, ...]
@@ -20,18 +20,18 @@ _INSIDE = {number for number, name in tokenize.tok_name.items() if name in ("FST
 
 
 def tokens(source: str) -> list[tuple[str, int]]:
-    """The tokens of a cell, each with its line; of what is no Python, those in front of the fault.
+    """Return the tokens of a cell, each with its line; if it is not valid Python, those before the error.
 
-    A student's own names are all one token, and so are numbers and texts. What stands behind a dot, keywords and built-in names stay.
-    Left out is what a formatter may add: brackets round what is no call, a comma behind the last, semicolons.
+    A student's own names are all the same token, and so are numbers and strings. Attributes, keywords and built-in names stay.
+    What a formatter may add is left out: brackets that are not calls, trailing commas, semicolons.
 
     >>> [token for token, _ in tokens("total = (np.sum(parts[0], axis=1,))  # all")]
     ['name', '=', 'name', '.', 'sum', '(', 'name', '[', '0', ']', ',', 'name', '=', '0', ')']
     """
     lines = ["" if re.match(r"\s*[%!]", line) else line for line in source[:MAX_SOURCE_CHARS].splitlines()]
     found: list[tuple[str, int]] = []
-    calls: list[bool] = []  # for each bracket that is open, whether it is one of a call
-    last, fresh = "", True  # the token before, and whether a statement begins
+    calls: list[bool] = []  # for each open bracket, whether it is that of a call
+    last, fresh = "", True  # the previous token, and whether a statement begins
     try:
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
             if token.type in _LAYOUT:
@@ -52,7 +52,7 @@ def tokens(source: str) -> list[tuple[str, int]]:
                 word = "0"
             elif token.type in _TEXT:
                 word = "text"
-            if not (word == "text" and found and found[-1][0] == "text"):  # a text in pieces is one
+            if not (word == "text" and found and found[-1][0] == "text"):  # adjacent strings are one
                 found.append((word, token.start[0]))
     except (tokenize.TokenError, SyntaxError):
         pass
@@ -60,9 +60,9 @@ def tokens(source: str) -> list[tuple[str, int]]:
 
 
 def shingles(source: str, length: int = SHINGLE_TOKENS) -> dict[Shingle, set[int]]:
-    """All runs of so many tokens, each with the lines that it stands on (shingles; Broder, 1997).
+    """Return all runs of `length` tokens, each with its lines (shingles; Broder, 1997).
 
-    Winnowing (Schleimer, Wilkerson, Aiken, 2003) would keep some of them only: an answer is too short for that.
+    Winnowing (Schleimer, Wilkerson, Aiken, 2003) would keep only some of them: an answer is too short for that.
     """
     found: dict[Shingle, set[int]] = {}
     read = tokens(source)

@@ -1,4 +1,4 @@
-"""Which wrong answers of variants.py say what: so a mistake has a name. What they said is kept, as to run them takes a minute."""
+"""Match messages with the wrong answers of variants.py that cause them, to name mistakes; cached, as running them takes a minute."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from grading.paths import ROOT, SOLUTIONS
 from grading.report.mistakes import normalize_message
 from grading.submission import sandbox
 
-CHECK_SOURCES = ("course_lib/check", "course_lib/sim/schedule/check.py", "course_lib/sim/plan/check.py")  # what writes the sentences
+CHECK_SOURCES = ("course_lib/check", "course_lib/sim/schedule/check.py", "course_lib/sim/plan/check.py")  # where the messages come from
 
 
 def name_mistakes(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
-    """The variants that each sentence comes from, run first where nobody knows what they say.
+    """Return the variants that cause each message; run them first if their messages are not known.
 
     Returns
     -------
     dict of str to list of str
-        Sentences as `mistakes.normalize_message` has them, and the variants' names, each with what its docstring says.
+        Messages as from `mistakes.normalize_message`, and the variants' names, each with its docstring.
     str
-        Why there are none, or nothing.
+        Why there are none, or an empty string.
     """
     wrong = [answer for answer in answers.read(part) if answer.loses]
     if not wrong:
@@ -32,7 +32,7 @@ def name_mistakes(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
     said = _kept(path, now)
     if said is None:
         try:
-            print(f"{part}: to name the mistakes, its {len(wrong)} wrong variants run first, once. {sandbox.isolation_notice()}")
+            print(f"{part}: running its {len(wrong)} wrong variants first, once, to name the mistakes. {sandbox.isolation_notice()}")
             said = collect_messages(part, wrong)
         except sandbox.NoSandbox as problem:
             return {}, f"The variants did not run, so mistakes have no names. {problem}"
@@ -45,7 +45,7 @@ def name_mistakes(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
 
 
 def variants_fingerprint(part: str) -> str:
-    """What changes where the variants may say something else."""
+    """Return a fingerprint that changes whenever the variants may cause other messages."""
     paths = [SOLUTIONS / part / "variants.py", SOLUTIONS / part / f"{part}.py"]
     for name in CHECK_SOURCES:
         paths += sorted((ROOT / name).rglob("*.py")) or [ROOT / name]
@@ -57,12 +57,12 @@ def variants_fingerprint(part: str) -> str:
 
 
 def collect_messages(part: str, wrong: list[Answer]) -> dict[str, list[str]]:
-    """What the failed tests say of each wrong answer.
+    """Collect the messages of failed tests for each wrong answer.
 
     Raises
     ------
     sandbox.NoSandbox
-        There is none, and nobody has said that it goes without.
+        There is none, and nobody has allowed grading without one.
     """
     from tqdm import tqdm
 
@@ -76,12 +76,12 @@ def collect_messages(part: str, wrong: list[Answer]) -> dict[str, list[str]]:
 
 
 def variant_id(answer: Answer) -> str:
-    """A variant's name as variants.py has it."""
+    """Return a variant's name as in variants.py."""
     return f"{answer.function}__{answer.name}"
 
 
 def variant_title(answer: Answer) -> str:
-    """The same for a person: its name, and the first line of its docstring."""
+    """Return a variant's readable name, and the first line of its docstring."""
     return answer.name.replace("_", " ") + (f": {answer.about}" if answer.about else "")
 
 

@@ -1,1 +1,1 @@
-"""What students and platforms get: marks, pages, and their zips."""
+"""Results for students and platforms: grades, feedback pages, and zips of these."""

@@ -1,4 +1,4 @@
-"""What nbgrader's gradebook says of each student: points, what there was to get, and what a person must still grade. It is only read."""
+"""Grades from nbgrader's gradebook, for each student: points, maximum, and what a person must still grade. Only read here."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from grading.running import pending
 
 @dataclass
 class PartGrade:
-    """What a student has for a part.
+    """A student's grade for a part.
 
     Attributes
     ----------
     points : float, optional
-        What counts: without dropped tests, the late penalty taken off, never below 0. None where nothing was graded.
+        Points that count: without dropped tests, after the late penalty, never below 0. None if nothing was graded.
     maximum : float
-        What there was to get, without dropped tests.
+        The maximum, without dropped tests.
     penalty : float
-        What was taken off because it came late.
+        The late penalty.
     missing : str
-        What is not graded yet, and why; empty if all is.
+        What is not graded yet, and why; empty if everything is graded.
     old : bool
-        Whether the points are those of an earlier hand-in, or of other tests.
+        Whether the points are those of an earlier submission, or of other tests.
     by_hand : bool
-        Whether nothing is missing but points that a person gives.
+        Whether only points given by hand are missing.
     """
 
     points: float | None
@@ -47,9 +47,9 @@ class PartGrade:
 
 @dataclass
 class GradebookSubmission:
-    """What the gradebook holds of a hand-in: points and extra credit by test, those that wait for a person, and the late penalty.
+    """A submission in the gradebook: points and extra credit by test, tests that wait for a person, and the late penalty.
 
-    It came at `time`, in UTC, if anybody knows; `extension` is what the student may be later than others.
+    It arrived at `time`, in UTC, if known; `extension` is the student's extension.
     """
 
     time: datetime | None = None
@@ -62,19 +62,19 @@ class GradebookSubmission:
 
 @dataclass
 class CourseGrades:
-    """All that is needed to say who has which points.
+    """All data from which grades are computed.
 
     Attributes
     ----------
     tests : dict of str to dict of str to float
-        For each part with points, what each test is worth.
+        For each part with points, the points of each test.
     submissions : dict of (str, str) to GradebookSubmission
         By student and part.
     due : dict of str to datetime
-        When the parts that have such a time are due, in UTC.
+        The due dates, in UTC, of the parts that have one.
     people : Roster, optional
     home, notebooks : Path
-        Folders of the hand-ins, and of what was released.
+        Folders of the submissions, and of the released notebooks.
     """
 
     tests: dict[str, dict[str, float]]
@@ -86,26 +86,26 @@ class CourseGrades:
 
     @property
     def students(self) -> list[str]:
-        """Those of the roster, in its order, then all others of whom there is anything."""
+        """Students of the roster, in its order, and then all others."""
         known = list(self.people.rows) if self.people else []
         there = {student for student, _ in self.submissions} | {path.parents[1].name for path in self.home.glob("submitted/*/*/*.ipynb")}
         there |= {student for part in self.tests for student in records.all_refused(self.home, part)}
         return known + sorted(there - set(known))
 
     def row(self, student: str) -> dict[str, str]:
-        """What the roster says of a student."""
+        """Return a student's roster line."""
         return self.people.row(student) if self.people else {"id": student}
 
     def dropped(self, student: str, part: str) -> set[str]:
-        """The tests that do not count for a student; for a student who is nobody, those that count for no one."""
+        """Return the tests that do not count for a student; for an empty id, those that count for nobody."""
         return allowances.dropped(self.row(student), part, self.notebooks)
 
     def maximum(self, part: str, without: Collection[str] = ()) -> float:
-        """What there is to get in a part."""
+        """Return the maximum of a part."""
         return sum(points for test, points in self.tests[part].items() if test not in without)
 
     def mark(self, student: str, part: str) -> PartGrade:
-        """What a student has for a part."""
+        """Return a student's grade for a part."""
         dropped = self.dropped(student, part)
         maximum, found = self.maximum(part, dropped), self.submissions.get((student, part))
         if not maximum:
@@ -114,7 +114,7 @@ class CourseGrades:
             why = ungraded.missing_grade_reason(part, student, self.home)
             return PartGrade(None, maximum, missing="not graded: make autograde" if why == ungraded.NOT_GRADED_YET else why)
         whole, kept = sum(found.points.values()), sum(points for test, points in found.points.items() if test not in dropped)
-        penalty = min(kept, found.penalty * kept / whole) if whole else 0.0  # of a dropped test's points, nothing is taken off
+        penalty = min(kept, found.penalty * kept / whole) if whole else 0.0  # no penalty on the points of a dropped test
         waits = [display_name(test) for test in found.by_hand if test not in dropped]
         missing = [f"by hand: {', '.join(waits)}"] if waits else []
         state = pending.submission_state(part, student, self.home, pending.current_key(part, self.home))
@@ -125,12 +125,12 @@ class CourseGrades:
 
 
 def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> CourseGrades:
-    """The gradebook and the roster of a course. Where nothing was released yet, there are no parts.
+    """Read the gradebook and the roster of a course. If nothing is released yet, there are no parts.
 
     Raises
     ------
     grading.people.roster.RosterError
-        The roster cannot be used.
+        The roster is invalid.
     """
     people = roster.read(home / "roster.csv")
     course = CourseGrades({}, {}, people, home, notebooks)
@@ -144,7 +144,7 @@ def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> CourseGrades:
         for part, test, points in cells.select_from(GradeCell).join(GradeCell.notebook).join(Notebook.assignment):
             course.tests.setdefault(part, {})[test] = points
         course.due = {part: due for part, due in gradebook.db.query(Assignment.name, Assignment.duedate) if due}
-        # One question for all grades: nbgrader's own properties ask one for each student.
+        # One query for all grades: nbgrader's own properties make one for each student.
         whose = gradebook.db.query(Assignment.name, SubmittedAssignment.student_id)
         hand_ins = whose.add_columns(SubmittedAssignment.timestamp, SubmittedAssignment.extension).select_from(SubmittedAssignment)
         for part, student, time, extension in hand_ins.join(SubmittedAssignment.assignment):
@@ -152,7 +152,7 @@ def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> CourseGrades:
         of_test = (BaseCell.name, Grade.score, Grade.needs_manual_grade, Grade.extra_credit, SubmittedNotebook.late_submission_penalty)
         grades = whose.add_columns(*of_test).select_from(Grade).join(Grade.cell).join(Grade.notebook).join(SubmittedNotebook.assignment)
         for part, student, test, score, by_hand, extra, penalty in grades.join(SubmittedAssignment.assignment):
-            found = course.submissions.setdefault((student, part), GradebookSubmission())  # one that came between the two questions
+            found = course.submissions.setdefault((student, part), GradebookSubmission())  # one that arrived between the two queries
             found.penalty = penalty or 0.0
             found.points[test] = score or 0.0
             found.extra |= {test: extra} if extra else {}

@@ -1,4 +1,4 @@
-"""`make formgrader`: open nbgrader's formgrader, to read written answers and to give points and comments by hand."""
+"""`make formgrader`: open nbgrader's formgrader, to read written answers, and to give points and comments by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grading.paths import GRADING
 
 
 def _is_not_about_the_exchange(record: logging.LogRecord) -> bool:
-    """Leave out what nbgrader says at each page of an exchange that is not there, and that this course does not need."""
+    """Drop nbgrader's warning, on each page, about a missing exchange, which this course does not need."""
     return not record.getMessage().startswith("Unwritable directory")
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     except GradingConfigError as error:
         sys.exit(str(error))
     os.environ.update(environment())
-    os.chdir(GRADING)  # nbgrader reads its configuration where it is started
+    os.chdir(GRADING)  # nbgrader reads its configuration from the current folder
     logging.getLogger("ServerApp").addFilter(_is_not_about_the_exchange)
     print("Opening the formgrader: Manual Grading shows each part's hand-ins. Ctrl-C twice ends it.", flush=True)
     from jupyterlab.labapp import LabApp

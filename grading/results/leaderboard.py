@@ -1,4 +1,4 @@
-"""`make leaderboard`: one static page (and a CSV) from the autograded notebooks of part 20, with handles and no names."""
+"""`make leaderboard`: a static page (and a CSV) from the autograded notebooks of part 20, with handles and without names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ td svg { display: block } caption { text-align: left; padding-bottom: .7rem; col
 
 
 def entries(autograded: Path) -> list[dict]:
-    """The entries of all hand-ins that have one, the best first: by score, then by utilisation.
+    """Return the entries of all submissions that have one, the best first: by score, then by utilisation.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def entries(autograded: Path) -> list[dict]:
 
 
 def entry(notebook: nbformat.NotebookNode) -> dict | None:
-    """The entry in a graded notebook, if there is one."""
+    """Return the entry in a graded notebook, if there is one."""
     shown = [o for cell in notebook.cells if cell.get("id") == ENTRY_CELL_ID for o in cell.get("outputs", [])]
     made = [
         o.data[LEADERBOARD_MIME] for o in shown if o.output_type == "execute_result" and LEADERBOARD_MIME in o.data
@@ -57,7 +57,7 @@ def _sizes(run: dict) -> str:
 
 
 def spark(run: dict) -> str:
-    """The schedule as a small picture: how many ranks go forward (below) and backward (above), over time."""
+    """Draw the schedule as a small picture: the number of ranks in forward (below) and in backward (above), over time."""
     step, below, shapes = WIDTH / SPARKLINE_BINS, [0.0] * SPARKLINE_BINS, []
     for kind in ("forward", "backward"):
         above = [min(1.0, a + b) for a, b in zip(below, run["sparkline"][kind], strict=True)]
@@ -65,7 +65,7 @@ def spark(run: dict) -> str:
         back = [(i * step + dx, HEIGHT * (1 - v)) for i, v in reversed(list(enumerate(below))) for dx in (step, 0)]
         shapes.append(f'<polygon fill="{ACTIVITY_COLORS[kind]}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in edge + back)}"/>')
         below = above
-    title = f"{_sizes(run)}: ranks that go forward and backward, over time"
+    title = f"{_sizes(run)}: ranks in forward and in backward, over time"
     return (
         f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{title}"><title>{title}</title>'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#eee"/>{"".join(shapes)}</svg>'
@@ -73,7 +73,7 @@ def spark(run: dict) -> str:
 
 
 def page(found: list[dict]) -> str:
-    """The leaderboard as HTML, with nothing from elsewhere."""
+    """Render the leaderboard as a self-contained HTML page."""
     clusters = [_sizes(run) for run in found[0]["runs"]] if found else []
     heads = ["", "handle", f"score of {BEST:g}"]
     for cluster in clusters:
@@ -93,7 +93,7 @@ def page(found: list[dict]) -> str:
 
 
 def write(autograded: Path, folder: Path) -> tuple[Path, Path, int]:
-    """Write leaderboard.html and leaderboard.csv; returns both paths and the number of entries."""
+    """Write leaderboard.html and leaderboard.csv; return both paths and the number of entries."""
     found = entries(autograded)
     page_path, table_path = folder / "leaderboard.html", folder / "leaderboard.csv"
     page_path.write_text(page(found), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Feedback pages as zips, under the names by which Canvas, Moodle and Brightspace know whose a file is.
+"""Pack feedback pages as zips, under the names by which Canvas, Moodle and Brightspace match them to students.
 
-Each takes back what it gave: the page of a hand-in has the name of the hand-in (`platforms.feedback_path`), which collect.py noted in
-collected/PART/STUDENT.json.
+Each platform takes back the names that it gave: a page is named after its submission (`platforms.feedback_path`), as recorded by
+collect.py in collected/PART/STUDENT.json.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from grading.collecting import platforms, records
 
 @dataclass
 class Packed:
-    """What was packed.
+    """The packed pages.
 
     Attributes
     ----------
     archives : dict of str to int
-        The zips in feedback/, and how many pages are in each.
+        The zips in feedback/, and the number of pages in each.
     left : dict of str to str
-        Whose page is in none, and why.
+        Students whose page is in none, and why.
     """
 
     archives: dict[str, int] = field(default_factory=dict)
@@ -31,25 +31,25 @@ class Packed:
 
 
 def pack(part: str, home: Path, students: list[str]) -> Packed:
-    """Write feedback/PART-canvas.zip, -moodle.zip and -brightspace.zip, of those platforms from which something came.
+    """Write feedback/PART-canvas.zip, -moodle.zip and -brightspace.zip, for those platforms from which something was collected.
 
     Parameters
     ----------
     part : str
     home : Path
     students : list of str
-        Whose pages are there, in feedback/STUDENT/PART/.
+        Students whose pages are in feedback/STUDENT/PART/.
     """
     done, places = Packed(), {}
     for student in students:
         said = records.read(home, student, part)
         platform, place = said.get("platform"), platforms.feedback_path(said.get("name") or "", part)
         if platform not in platforms.PLATFORMS:
-            done.left[student] = f"it came from no platform; the page is feedback/{student}/{part}/{part}.html"
+            done.left[student] = f"it is not from a platform; the page is feedback/{student}/{part}/{part}.html"
         elif place is None:
-            done.left[student] = "the name under which it came is not known; make collect again, with the same download"
+            done.left[student] = "its name on the platform is not known; run make collect again, with the same download"
         elif place in places.setdefault(platform, {}):
-            done.left[student] = f"it came under the same name as that of {places[platform][place]}"
+            done.left[student] = f"it has the same name on the platform as that of {places[platform][place]}"
         else:
             places[platform][place] = student
     for platform in platforms.PLATFORMS:
@@ -63,13 +63,13 @@ def pack(part: str, home: Path, students: list[str]) -> Packed:
 
 
 def _index(part: str, platform: str, home: Path) -> dict[str, Path]:
-    """Brightspace's own table of a download, which it has in what it takes back, too."""
+    """Return Brightspace's own table of a download, which is also in what it takes back."""
     path = home / "submitted" / f"{part}-index.html"
     return {"index.html": path} if platform == "brightspace" and path.exists() else {}
 
 
 def _zip(target: Path, files: dict[str, Path]) -> None:
-    """A zip, whole or not at all."""
+    """Write a zip atomically."""
     partial = target.with_suffix(".part")
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
         for place, path in files.items():

@@ -1,6 +1,6 @@
-"""One student's feedback page: HTML in one file, which needs no network, no JavaScript and no other file.
+"""A student's feedback page: one HTML file that needs no network, no JavaScript and no other file.
 
-Formulas become MathML, which browsers draw by themselves. The page is nbgrader's feedback, drawn with a template of our own.
+Formulas become MathML, which browsers draw themselves. The page is nbgrader's feedback with a template of our own.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 @dataclass
 class PageContext:
-    """What a page says beside what nbgrader knows.
+    """Data that a page shows beyond nbgrader's own.
 
     Attributes
     ----------
     part, name : str
-        The student's name, or the id where the name is not known.
+        The student's name, or the id if the name is unknown.
     points, maximum, penalty : float
-        As in grades.csv. No points where a part has none.
+        As in grades.csv. No points if the part has none.
     tests : list of str
-        The grade ids of all tests.
+        Grade ids of all tests.
     dropped, by_hand : set of str
-        Those that do not count for this student, and those that a person must still grade.
+        Tests that do not count for this student, and those that a person must still grade.
     extra : dict of str to float
         Extra credit, by grade id.
     """
@@ -53,7 +53,7 @@ class PageContext:
 
 
 class FeedbackConverter(GenerateFeedback):
-    """nbgrader's feedback, with a template of our own and what it needs to be told."""
+    """nbgrader's feedback with a template of our own and the data for it."""
 
     context: PageContext
 
@@ -64,7 +64,7 @@ class FeedbackConverter(GenerateFeedback):
 
 
 def configured(config: Config) -> Config:
-    """Have `FeedbackConverter` draw with its template; changed in place, and returned."""
+    """Make `FeedbackConverter` use its template; `config` is changed in place, and returned."""
     config.HTMLExporter.template_name = "page"
     config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES)]
     config.HTMLExporter.filters = dict(markdown2html=markdown, kind=kind_of, readable=display_name, number=format_points, title_of=title_of)
@@ -72,13 +72,13 @@ def configured(config: Config) -> Config:
 
 
 def without_points(part: str, name: str, why: str) -> str:
-    """The page of a student whose hand-in has no grade, with the reason."""
+    """Render the page of a student whose submission has no grade, with the reason."""
     folder = Environment(loader=FileSystemLoader(TEMPLATES / "page"))
     return folder.get_template("short.html.j2").render(part=part, name=name, why=why)
 
 
 def title_of(source: str) -> str:
-    """The first line of a cell that is folded: its title.
+    """Return the title of a folded cell: its first line.
 
     >>> title_of("%%px  # Set up" + chr(10) + "import numpy")
     'Set up'
@@ -88,7 +88,7 @@ def title_of(source: str) -> str:
 
 
 class MathMLRenderer(IPythonRenderer):
-    """Markdown as HTML: formulas as MathML, and no links to files that do not come along."""
+    """Markdown as HTML: formulas as MathML, and no links to files that are not delivered."""
 
     def inline_math(self, body: str) -> str:
         return mathml(body)
@@ -104,7 +104,7 @@ class MathMLRenderer(IPythonRenderer):
 
 
 def markdown(source: str) -> str:
-    """Markdown as HTML, with formulas as MathML."""
+    """Convert Markdown to HTML, with formulas as MathML."""
     return MarkdownWithMath(renderer=MathMLRenderer(escape=False, exclude_anchor_links=True)).render(source)
 
 
@@ -113,7 +113,7 @@ OPENS, CLOSES = ("{", r"\begin", r"\left"), ("}", r"\end", r"\right")
 
 
 def split_formula(body: str) -> list[str]:
-    """A displayed formula in pieces that may each have a line of their own: at wide gaps, and before a second "=" or arrow.
+    """Split a displayed formula where a line may break: at wide gaps, and before a second "=" or arrow.
 
     >>> split_formula(r"a = b = c, \\qquad d \\to e")
     ['a = b', '= c, \\\\quad', 'd \\\\to e']
@@ -131,19 +131,19 @@ def split_formula(body: str) -> list[str]:
     return [piece.strip() for piece in found if piece.strip()] if not depth else [body]
 
 
-# An arrow with something above it: latex2mathml shifts that by lengths with a sign, which browsers do not know.
+# An arrow with something above it: latex2mathml shifts that by signed lengths, which browsers do not know.
 ARROW = re.compile(r'(<mover>)<mstyle scriptlevel="0"><mo>(&#x219[02];)</mo></mstyle><mpadded[^>]*>(.*?)<mspace depth="[^"]*" /></mpadded>')
 
-# A matrix in parentheses: our style draws them, as letters grow with a matrix only where there is a font for mathematics.
+# A matrix in parentheses: our style draws them, as they grow with a matrix only if there is a font for mathematics.
 MATRIX = re.compile(r"<mo>&#x00028;</mo><mtable>(.*?)</mtable><mo>&#x00029;</mo>")
 
 
 @lru_cache(maxsize=1000)
 def mathml(formula: str, display: str = "inline") -> str:
-    """A formula as MathML; one that cannot be read stays as it is, as code."""
+    """Convert a formula to MathML; one that cannot be read stays as it is, as code."""
     try:
         found = convert(formula, display=display)
         found = ARROW.sub(r'\1<mo stretchy="true">\2</mo>\3', found)
         return MATRIX.sub(r'<mtable class="matrix">\1</mtable>', found)
-    except Exception:  # a grader's comment may hold anything
+    except Exception:  # a grader's comment may contain anything
         return f"<code>{formula.replace('&', '&amp;').replace('<', '&lt;')}</code>"

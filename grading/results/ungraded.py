@@ -1,4 +1,4 @@
-"""Reasons for a missing grade: refused when it was collected, not to be graded, not graded yet, or nothing handed in."""
+"""Reasons for a missing grade: refused when collected, cannot be graded, not graded yet, or nothing handed in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grading.submission.assembly import UnreadableSubmission, assemble, is_regul
 
 NOTHING_SUBMITTED, NOT_GRADED_YET = "nothing handed in", "not graded yet"
 ASK_INSTRUCTOR = "your instructor has to look at it"
-MAX_REASON_BYTES = 4096  # bytes of such a text
+MAX_REASON_BYTES = 4096  # bytes of a reason
 
 
 def missing_grade_reason(part: str, student: str, home: Path) -> str:
@@ -24,7 +24,7 @@ def missing_grade_reason(part: str, student: str, home: Path) -> str:
 
 
 def lasting_reason(part: str, student: str, home: Path) -> str:
-    """Return a reason that stays until the student or the instructor does something; empty if there is no such reason."""
+    """Return a reason that lasts until the student or the instructor does something; empty if there is none."""
     folder = home / "submitted" / student / part
     if not (folder / f"{part}.ipynb").exists():
         refused, _ = records.refused(home, student, part)
@@ -33,7 +33,7 @@ def lasting_reason(part: str, student: str, home: Path) -> str:
 
 
 def reason_for_student(part: str, student: str, home: Path) -> str:
-    """Return it for the student's own page: without faults of the machine, other students, or the instructor's folders."""
+    """Return the reason for the student's own page: without machine faults, other students, or the instructor's folders."""
     path = home / "submitted" / student / part / f"{part}.ipynb"
     if not path.exists():
         refused, for_student = records.refused(home, student, part)

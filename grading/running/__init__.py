@@ -1,1 +1,1 @@
-"""A run of grading: what waits, the workers, the processes and their limits, the gradebook."""
+"""Grading runs: pending submissions, workers, processes with limits, and the gradebook."""

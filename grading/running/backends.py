@@ -1,4 +1,4 @@
-"""Where hand-ins are graded: here, or on a cluster that an instructor already has. All are executors of `concurrent.futures`."""
+"""Backends for grading: this machine, or a cluster that the instructor already has. All are executors of `concurrent.futures`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import psutil
 from course_lib.sandbox import cgroup
 from grading.running import worker
 
-CONNECT_TIMEOUT_SECONDS = 20  # seconds in which a cluster answers
-EXTRA_RANK_BYTES = 128 << 20  # bytes of each rank more
+CONNECT_TIMEOUT_SECONDS = 20  # seconds for a cluster to answer
+EXTRA_RANK_BYTES = 128 << 20  # bytes for each rank beyond four
 SUBMISSION_BYTES = 768 << 20  # bytes in which a hand-in of 4 ranks fits; tests/grading/test_cgroup.py holds that
 
 
 class BackendError(Exception):
-    """There is no such engine, or it does not answer; the message says what is expected."""
+    """The engine is unknown or does not answer; the message says what is expected."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What takes hand-ins.
+    """An executor that grades submissions.
 
     Attributes
     ----------
     executor : concurrent.futures.Executor
     workers : int
-        How many hand-ins it grades at a time.
+        Number of submissions graded at a time.
     description : str
-        What it is, for a person.
+        Description for the instructor.
     count : callable
-        How many workers there are now.
+        Returns the current number of workers.
     """
 
     executor: Executor
@@ -44,7 +44,7 @@ class Backend:
 
 
 def parallel_submissions(ranks: int = 4) -> int:
-    """How many hand-ins with so many ranks this machine has room for at a time: cores, and memory, also of a container or a job."""
+    """Return the number of submissions with `ranks` ranks that fit on this machine at a time, by cores and (container's, job's) memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     room = min(psutil.virtual_memory().available, cgroup.available_bytes())
     return max(1, min(cores, room // (SUBMISSION_BYTES + max(0, ranks - 4) * EXTRA_RANK_BYTES)))
@@ -52,17 +52,17 @@ def parallel_submissions(ranks: int = 4) -> int:
 
 @contextlib.contextmanager
 def open_backend(engine: str = "", number: str = "", ranks: int = 4) -> Iterator[Backend]:
-    """An engine, until it is no longer needed.
+    """Open a backend, and close it in the end.
 
     Parameters
     ----------
     engine : str
         "" for this machine, ``dask:tcp://...`` for the scheduler of a Dask cluster, ``ipyparallel`` or ``ipyparallel:PROFILE`` for a
-        cluster of ipyparallel that runs.
+        running ipyparallel cluster.
     number : str
-        How many hand-ins at a time on this machine; "" for as many as it has room for.
+        Submissions at a time on this machine; "" for as many as fit.
     ranks : int
-        Of a hand-in.
+        Number of ranks of a submission.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def open_backend(engine: str = "", number: str = "", ranks: int = 4) -> Iterator
     if number and (not number.isdigit() or not int(number)):
         raise BackendError(f"JOBS={number}: expected a number of hand-ins to grade at a time, 1 or more.")
     if number and engine:
-        raise BackendError(f"JOBS={number} is for this machine alone; ENGINE={engine} grades as many hand-ins at a time as it has workers.")
+        raise BackendError(f"JOBS={number} is for this machine only; ENGINE={engine} grades as many hand-ins at a time as it has workers.")
     if not engine:
         with _here(int(number or parallel_submissions(ranks))) as found:
             yield found
@@ -107,7 +107,7 @@ def _dask(address: str) -> Iterator[Backend]:
     try:
         client = Client(address, timeout=CONNECT_TIMEOUT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise BackendError(f"No scheduler of Dask answers at {address or 'that address'}: {str(error)[:200]}") from error
+        raise BackendError(f"No Dask scheduler answers at {address or 'that address'}: {str(error)[:200]}") from error
     try:
         number = sum(client.nthreads().values())
         if not number:
@@ -120,10 +120,10 @@ def _dask(address: str) -> Iterator[Backend]:
 
 
 def _workers(client) -> int:
-    """How many workers a Dask cluster has now; none, where its scheduler is gone."""
+    """Return the current number of workers of a Dask cluster; 0 if its scheduler is gone."""
     try:
         return len(client.nthreads())
-    except Exception:  # of many kinds: a closed line, and what the client makes of having none
+    except Exception:  # of many kinds: a closed connection, and the client's own errors
         return 0
 
 
@@ -134,15 +134,13 @@ def _ipyparallel(profile: str) -> Iterator[Backend]:
     try:
         client = ipyparallel.Client(profile=profile or "default", timeout=CONNECT_TIMEOUT_SECONDS)
     except (OSError, TimeoutError, ipyparallel.error.TimeoutError) as error:
-        raise BackendError(f"No cluster of ipyparallel runs with profile {profile or 'default'}: {str(error)[:200]}") from error
+        raise BackendError(f"No ipyparallel cluster is running with profile {profile or 'default'}: {str(error)[:200]}") from error
     try:
         number = len(client.ids)
         if not number:
             raise BackendError("The ipyparallel cluster has no engines yet. Start some, and try again.")
-        yield Backend(
-            client.load_balanced_view().executor, number, f"{number} at a time on the engines of ipyparallel", lambda: len(client.ids)
-        )
+        yield Backend(client.load_balanced_view().executor, number, f"{number} at a time on ipyparallel's engines", lambda: len(client.ids))
     finally:
         with contextlib.suppress(Exception):
-            client.abort(block=False)  # what waits would be graded for nobody
+            client.abort(block=False)  # nobody would receive the pending results
         client.close()

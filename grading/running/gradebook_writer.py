@@ -1,4 +1,4 @@
-"""nbgrader's gradebook: what it is told of a part, and of a hand-in that is graded. Only the process of `make autograde` writes to it."""
+"""Writing parts and graded submissions to nbgrader's gradebook. While grading, only the process of `make autograde` writes to it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Extension = Callable[[str, timedelta | None], timedelta | None]
 
 
 class GradebookWriter:
-    """The gradebook of a course, open.
+    """The open gradebook of a course.
 
     Parameters
     ----------
     gradebook : nbgrader.api.Gradebook
     config : traitlets.config.Config
-        Says what a late hand-in costs.
+        Defines the late penalty.
     extension : callable, optional
-        By how much later a student's hand-in is due, given what the gradebook says of that; it stays as it is by default.
+        Returns a student's extension, given the one in the gradebook; by default the same.
     """
 
     def __init__(self, gradebook: Gradebook, config: Config, extension: Extension | None = None):
@@ -39,7 +39,7 @@ class GradebookWriter:
     def record(
         self, part: str, student: str, graded: Graded, notebook: NotebookNode, submitted_at: datetime | None, known: Collection[str] = ()
     ) -> None:
-        """Write down a hand-in's points; what a person wrote there, comments, points and extra credit, stays.
+        """Record a submission's points; comments, points and extra credit given by hand are kept.
 
         Parameters
         ----------
@@ -48,9 +48,9 @@ class GradebookWriter:
         notebook : NotebookNode
             The executed notebook.
         submitted_at : datetime or None
-            When it was handed in, in UTC, without a time zone.
+            When it was submitted, in UTC, without a time zone.
         known : collection of str
-            Written answers that are as they were when this student was last graded: a person need not read them again.
+            Written answers unchanged since this student was last graded: a person need not read them again.
         """
         self.gradebook.update_or_create_student(student)
         submission = self.gradebook.update_or_create_submission(part, student)
@@ -71,19 +71,19 @@ class GradebookWriter:
         self.gradebook.db.commit()
 
     def _without_answer(self, released: Notebook, notebook: NotebookNode) -> set[str]:
-        """The exercises and written answers in which nothing was written."""
+        """Return the exercises and written answers that the student has not filled in."""
         sums = {cell.name: cell.checksum for cell in released.source_cells}
         exercises = [cell for cell in notebook.cells if kind_of(cell) in ("exercise", WRITTEN_ANSWER)]
         return {c.metadata.nbgrader.grade_id for c in exercises if sums.get(c.metadata.nbgrader.grade_id) == compute_checksum(c)}
 
     def update_penalties(self, part: str, times: dict[str, datetime | None]) -> None:
-        """Bring all penalties up to date: a due date, an extension or the policy may have changed since.
+        """Update all penalties: a due date, an extension or the policy may have changed.
 
         Parameters
         ----------
         part : str
         times : dict of str to datetime or None
-            When hand-ins came that are graded; a later collecting may know it better.
+            Submission times of graded submissions; a later `make collect` may know them better.
         """
         for submission in self.gradebook.assignment_submissions(part):
             if submission.student.id in times:
@@ -92,7 +92,7 @@ class GradebookWriter:
         self.gradebook.db.commit()
 
     def has_part(self, part: str, source: NotebookNode) -> bool:
-        """Whether the gradebook has the part with these cells, and these points."""
+        """Return whether the gradebook has the part with these cells and points."""
         try:
             released = self.gradebook.find_notebook(part, part)
         except MissingEntry:
@@ -104,7 +104,7 @@ class GradebookWriter:
         return there == (points, exercises) and {cell.name for cell in released.source_cells} == {cell.id for cell in cells}
 
     def _apply_penalty(self, submission: SubmittedAssignment) -> None:
-        """What being late costs, as nbgrader's plugin says."""
+        """Set the late penalty, as computed by nbgrader's plugin."""
         student, due = submission.student.id, submission.assignment.duedate
         if due:
             submission.extension = self.extension(student, submission.extension)
@@ -114,7 +114,7 @@ class GradebookWriter:
                 notebook.late_submission_penalty = None
                 continue
             self.gradebook.db.flush()
-            self.gradebook.db.refresh(notebook)  # its score is what the database says
+            self.gradebook.db.refresh(notebook)  # its score is what the database computes
             try:
                 penalty = self._late.plugin_inst.late_submission_penalty(student, notebook.score, late)
             except Exception as error:
@@ -125,14 +125,14 @@ class GradebookWriter:
             notebook.late_submission_penalty = None if penalty is None else min(max(penalty, 0), notebook.score)
 
     def sync_cells(self, part: str, source: NotebookNode) -> None:
-        """Have the cells of the part there, and no others. nbgrader itself refuses to add or remove some once there are hand-ins.
+        """Make the gradebook's cells of the part match `source`. nbgrader itself refuses to add or remove cells once there are submissions.
 
-        What a person wrote of the cells that stay does so, too, also where one got another name.
+        Points and comments given by hand to cells that stay are kept, even if a cell was renamed.
 
         Raises
         ------
         GradingConfigError
-            A cell is gone of which a person wrote something; nothing has been changed then.
+            A removed cell has points or comments given by hand; nothing was changed.
         """
         try:
             released = self.gradebook.find_notebook(part, part)
@@ -163,7 +163,7 @@ class GradebookWriter:
         self.gradebook.db.commit()
 
     def _none_lost(self, part: str, going: list[GradeCell | SolutionCell | SourceCell]) -> None:
-        """Raise ConfigError where a person has written something of a cell that goes."""
+        """Raise GradingConfigError if a cell to be removed has points or comments given by hand."""
         for cell in going:
             grades = [g for g in getattr(cell, "grades", []) if g.manual_score is not None or g.extra_credit]
             students = sorted(written.student.id for written in [*grades, *(c for c in getattr(cell, "comments", []) if c.manual_comment)])
@@ -171,8 +171,8 @@ class GradebookWriter:
                 who = ", ".join(students[:5]) + (f" and {len(students) - 5} more" if len(students) > 5 else "")
                 self.gradebook.db.rollback()
                 raise GradingConfigError(
-                    f"{part}: {cell.name} is gone from its source, and in the gradebook a person has written points or comments there, for "
-                    f"{who}. Give it its name back, or take them away there first."
+                    f"{part}: {cell.name} is gone from its source, but in the gradebook a person has given it points or comments, for "
+                    f"{who}. Restore its name, or remove them there first."
                 )
 
     def _add(self, kind: type, cell: NotebookNode, released: Notebook) -> None:
@@ -189,7 +189,7 @@ class GradebookWriter:
 
 
 def _renamed(released: Notebook, new: dict[str, NotebookNode]) -> dict[str, str]:
-    """The cells whose name alone has changed, with the new one: tests with the same text, exercises of the same function."""
+    """Map the names of cells that were only renamed to the new names: tests with the same text, exercises of the same function."""
     known = {cell.name: cell for cell in released.source_cells}
     gone = {name: cell for name, cell in known.items() if name not in new}
     come = {name: cell for name, cell in new.items() if name not in known}
@@ -208,6 +208,6 @@ def _renamed(released: Notebook, new: dict[str, NotebookNode]) -> dict[str, str]
 
 
 def _function(source: str) -> str:
-    """What an exercise defines: "def first", or all of it where it defines nothing."""
+    """Return what an exercise defines, such as "def first", or its whole source if it defines nothing."""
     found = re.search(r"^(?:def|class) \w+", source, re.MULTILINE)
     return found[0] if found else source

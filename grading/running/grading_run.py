@@ -1,4 +1,4 @@
-"""One run of grading: hand-ins go out to an engine, and what comes back is written down, by this process alone."""
+"""A grading run: submissions go to a backend, and the results are recorded by this process alone."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from grading.submission.assembly import UnreadableSubmission, fingerprint, is_re
 from grading.submission.grade import FORWARDED_OPTIONS, Graded, Task
 from grading.submission.regrade_key import regrade_key
 
-MAX_WORKERS_TRIED = 3  # for one hand-in, where the worker that had it is gone
-WORKER_CHECK_SECONDS = 60  # seconds without an answer, after which it is asked whether there still are workers
+MAX_WORKERS_TRIED = 3  # for one submission, if the worker that had it is lost
+WORKER_CHECK_SECONDS = 60  # seconds without a result before checking whether there are workers left
 
 
 @dataclass
 class GradingOutcome:
-    """What became of each hand-in.
+    """Outcome for each submission.
 
     Attributes
     ----------
     graded : dict of str to Graded
         By student, without the notebooks.
     failed : dict of str to str
-        Why a hand-in could not be graded.
+        Why a submission could not be graded.
     seconds : float
-        Of the whole run.
+        Duration of the run.
     """
 
     graded: dict[str, Graded] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class GradingOutcome:
 
 
 class GradingRun:
-    """One run: hand-ins go out to an engine, and what comes back is written down, by this process alone.
+    """One run: submissions go to a backend, and the results are recorded by this process alone.
 
     Parameters
     ----------
     part : str
     home : Path
     source : NotebookNode
-        The part as it was released.
+        The released part.
     settings : traitlets.config.Config
     book : GradebookWriter
     """
@@ -73,7 +73,7 @@ class GradingRun:
         self.variables = {name: os.environ[name] for name in names if name in os.environ}
 
     def grade_all(self, students: list[str], engine: backends.Backend) -> GradingOutcome:
-        """Grade these students' hand-ins."""
+        """Grade these students' submissions."""
         from tqdm import tqdm
 
         run, began = GradingOutcome(), time.monotonic()
@@ -92,16 +92,16 @@ class GradingRun:
         return run
 
     def _say_why(self, student: str, graded: Graded) -> None:
-        """Leave beside the hand-in why it could not be graded."""
+        """Leave the reason beside a submission that could not be graded."""
         why = self.home / "submitted" / student / self.part / NOT_GRADED
-        with contextlib.suppress(OSError):  # a folder that cannot be written to
+        with contextlib.suppress(OSError):  # such as a folder that is read only
             if graded.problem:
                 build.write_atomically(graded.problem, why)
             else:
                 why.unlink(missing_ok=True)
 
     def _results(self, students: list[str], engine: backends.Backend) -> Iterator[tuple[str, Graded]]:
-        """What becomes of each, as it comes; twice as many as are graded at a time are on their way, so that memory stays flat."""
+        """Yield results as they come; at most twice as many submissions are sent as are graded at a time, so that memory stays flat."""
         left, tries = deque(students), dict.fromkeys(students, 0)
         going: dict[Future, tuple[str, str, datetime | None]] = {}
         while left or going:
@@ -120,27 +120,27 @@ class GradingRun:
                 del task
             done, _ = wait(going, WORKER_CHECK_SECONDS, FIRST_COMPLETED) if going else ((), ())
             if going and not done and not engine.count():
-                raise backends.BackendError("No worker is left: the cluster has ended. Every grade so far is kept.")
+                raise backends.BackendError("No worker is left: the cluster has ended. All grades so far are kept.")
             for future in done:
                 student, *which = going.pop(future)
                 graded = _result(future)
                 if graded.lost and tries[student] < MAX_WORKERS_TRIED:
-                    left.append(student)  # who had it is gone: another one gets it
+                    left.append(student)  # its worker is gone: another one gets it
                 elif graded.lost:
                     yield (
                         student,
-                        Graded(f"each of the {MAX_WORKERS_TRIED} workers that it went to was lost, the last so: {graded.problem}"),
+                        Graded(f"each of the {MAX_WORKERS_TRIED} workers that tried it was lost, the last with: {graded.problem}"),
                     )
                 else:
                     yield student, self._written(student, *which, graded)
 
     def _task(self, student: str) -> Task:
-        """What a worker needs.
+        """Build the task for a worker.
 
         Raises
         ------
         OSError, ValueError
-            The hand-in cannot be read; the message says why.
+            The submission cannot be read; the message says why.
         """
         if why := ids.folder_problem(student):
             raise UnreadableSubmission(why)
@@ -155,7 +155,7 @@ class GradingRun:
         return read_timestamp(self.home / "submitted" / student / self.part)
 
     def _written(self, student: str, which: str, time: datetime | None, graded: Graded) -> Graded:
-        """Write down what came back: first in the gradebook, then, with the mark that it is done, as a notebook."""
+        """Record a result: first in the gradebook, then as a notebook, which marks it as done."""
         if graded.problem:
             return graded
         notebook = nbformat.reads(graded.notebook, as_version=4)
@@ -179,7 +179,7 @@ class GradingRun:
 
 
 def _written_before(notebook: nbformat.NotebookNode, path: Path) -> set[str]:
-    """The written answers that stand in an earlier graded notebook as they are now."""
+    """Return the written answers that are the same as in an earlier graded notebook."""
     written = [cell for cell in notebook.cells if build.kind_of(cell) == build.WRITTEN_ANSWER]
     if not written or not path.exists():
         return set()
@@ -188,20 +188,20 @@ def _written_before(notebook: nbformat.NotebookNode, path: Path) -> set[str]:
 
 
 def _result(future: Future) -> Graded:
-    """What a worker has sent, or that it is gone."""
+    """Return a worker's result, or that it is gone."""
     try:
         return future.result()
-    except (Exception, CancelledError) as gone:  # a scheduler that starts anew cancels what it had
+    except (Exception, CancelledError) as gone:  # a scheduler that restarts cancels what it had
         return Graded(f"{type(gone).__name__}: {gone}", lost=True)
 
 
 def read_timestamp(folder: Path) -> datetime | None:
-    """When a hand-in came, in UTC, without a time zone; None where nobody knows.
+    """Return when a submission arrived, in UTC, without a time zone; None if unknown.
 
     Raises
     ------
     UnreadableSubmission
-        There is a timestamp.txt that says no time.
+        timestamp.txt holds no valid time.
     """
     stamp = folder / "timestamp.txt"
     if not is_regular_file(stamp, 1024):

@@ -1,4 +1,4 @@
-"""A step of grading for one hand-in, in a process of its own: whatever becomes of that process, the run goes on."""
+"""Run a step of grading one submission in a process of its own: whatever happens to that process, the run continues."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from course_lib.engine.isolated_rank import die_with_parent
 from course_lib.engine.processes.mpiexec import THREAD_VARIABLES
 from course_lib.sandbox import cgroup
 
-STALE_SECONDS = 3600  # seconds, after which what lies there is nobody's
-FOLDER_PREFIX = CGROUP_PREFIX = "course-grade-"  # how folders and control groups begin; the number of the process that made them follows
+STALE_SECONDS = 3600  # seconds after which leftovers belong to nobody
+FOLDER_PREFIX = CGROUP_PREFIX = "course-grade-"  # prefix of folders and control groups; the number of the process that made them follows
 
 
 class StepFailed(Exception):
-    """The step came to no end of its own; the message says why, in a sentence."""
+    """The step did not finish; the message says why."""
 
 
 class StepKilled(StepFailed):
-    """Its process was killed, by somebody or for want of memory: another try may do."""
+    """Its process was killed, by somebody or for lack of memory: another try may work."""
 
 
 def run_or_explain(step: Callable[..., str | None], arguments: tuple, deadline: float, memory: int) -> str | None:
-    """Do a step that says what went wrong, or None; the same of its process. See `run_limited`."""
+    """Run a step that returns an error message or None; return a failure of its process as a message, too. See `run_limited`."""
     try:
         return run_limited(step, arguments, deadline, memory)
     except StepFailed as problem:
@@ -43,25 +43,25 @@ def run_or_explain(step: Callable[..., str | None], arguments: tuple, deadline: 
 
 
 def run_limited(step: Callable, arguments: tuple, deadline: float, memory: int, line: Connection | None = None) -> object:
-    """Do a step, with a deadline and a limit of its memory.
+    """Run a step with a deadline and a memory limit.
 
     Parameters
     ----------
     step : callable
-        What to do.
+        The function to call.
     arguments : tuple
-        What it is called with.
+        Its arguments.
     deadline : float
-        Seconds, after which it is ended.
+        Seconds after which it is ended.
     memory : int
-        Bytes of its own data.
+        Bytes for its own data.
     line : Connection, optional
-        Whose other end asked for it: once that is gone, the step is ended, too.
+        Connection to whoever asked for it: once the other end is closed, the step is ended, too.
 
     Returns
     -------
     object
-        What the step returned.
+        The step's result.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def run_limited(step: Callable, arguments: tuple, deadline: float, memory: int, 
         It took too long, or its process ended.
     """
     place = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
-    os.chmod(place, 0o711)  # a rank that runs as another user has its folder in there
+    os.chmod(place, 0o711)  # a rank that runs as another user has its folder inside
     try:
         with cgroup.limited(f"{CGROUP_PREFIX}{os.getpid()}-{time.monotonic_ns()}") as groups:
             return _waited_for(step, arguments, deadline, memory, groups, place, line)
@@ -89,11 +89,11 @@ def _waited_for(
         ready = wait([ours, *([line] if line else [])], deadline)
         if ours in ready:
             return ours.recv()
-        raise StepFailed("nobody waits for it any more" if ready else f"it took more than {deadline} s, and was ended")
+        raise StepFailed("nobody is waiting for it any more" if ready else f"it took more than {deadline} s and was ended")
     except EOFError:
         process.join(5)
         kind = StepKilled if process.exitcode == -signal.SIGKILL else StepFailed
-        raise kind(f"the process that did it ended with code {process.exitcode}; usually, memory ran out") from None
+        raise kind(f"its process ended with code {process.exitcode}; the usual cause is too little memory") from None
     finally:
         _end(process)
 
@@ -112,9 +112,9 @@ def _end(process: multiprocessing.Process) -> None:
 def _do_and_tell(step: Callable, arguments: tuple, memory: int, groups: list[Path], place: str, pipe: Connection) -> None:
     cgroup.join(groups, os.getpid())
     die_with_parent(os.getppid())
-    os.environ.update(THREAD_VARIABLES)  # with a thread a processor, NumPy takes more memory than there is
-    os.environ["TMPDIR"] = tempfile.tempdir = place  # gone with this hand-in, whatever ends it
-    signal.signal(signal.SIGINT, lambda *_: None)  # the run is told, and ends this process
+    os.environ.update(THREAD_VARIABLES)  # with a thread per processor, NumPy takes more memory than there is
+    os.environ["TMPDIR"] = tempfile.tempdir = place  # removed with this submission, however it ends
+    signal.signal(signal.SIGINT, lambda *_: None)  # the run handles it, and ends this process
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     pipe.send(step(*arguments))
@@ -130,7 +130,7 @@ def remove_leftovers() -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether a folder outlived the process whose number it bears; not if it is new, or somebody else's: they may count otherwise."""
+    """Return whether a folder has outlived its process; false if it is new, or somebody else's: process numbers may differ there."""
     number = re.fullmatch(rf"{FOLDER_PREFIX}(\d+)-\w+", folder.name)
     try:
         found = folder.lstat()

@@ -1,4 +1,4 @@
-"""What is to be graded: hand-ins that are new, or were replaced, and those whose tests have changed since."""
+"""Find the submissions to grade: new ones, replaced ones, and those whose tests have changed since."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from grading.submission.assembly import UnreadableSubmission, fingerprint, read_
 from grading.submission.regrade_key import CHECKS_ENTRY, regrade_key
 
 NEW, CHANGED, DONE, GONE = "new", "changed", "done", "gone"
-NOT_GRADED = "not_graded.txt"  # beside a hand-in: why it could not be graded
+NOT_GRADED = "not_graded.txt"  # beside a submission: why it could not be graded
 
 
 @dataclass
 class PendingSubmissions:
-    """The hand-ins of a part, by what is to be done.
+    """The submissions of a part, by what is to be done.
 
     Attributes
     ----------
     new, changed, done : list of str
-        Students whose hand-in was never graded as it is, or was graded by other tests, or needs nothing.
+        Students whose current submission was never graded, was graded by other tests, or needs nothing.
     cells : set of str
-        Ids of the cells that are other than they were, for one of `changed` at least.
+        Ids of the cells that have changed, for at least one of `changed`.
     """
 
     new: list[str] = field(default_factory=list)
@@ -38,12 +38,12 @@ class PendingSubmissions:
 
     @property
     def students(self) -> list[str]:
-        """Whose hand-in is to be graded."""
+        """Students whose submission is to be graded."""
         return sorted([*self.new, *self.changed])
 
 
 def find_pending(part: str, source: NotebookNode, home: Path = GRADING) -> PendingSubmissions:
-    """Sort the hand-ins of a part."""
+    """Sort the submissions of a part by their state."""
     found, now = PendingSubmissions(), regrade_key(source)
     for folder in sorted((home / "submitted").glob(f"*/{part}")):
         student = folder.parent.name
@@ -55,17 +55,17 @@ def find_pending(part: str, source: NotebookNode, home: Path = GRADING) -> Pendi
 
 
 def submission_state(part: str, student: str, home: Path, now: dict[str, str]) -> str:
-    """What is to be done about a hand-in.
+    """Return the state of a submission.
 
     Parameters
     ----------
     now : dict of str to str
-        What `regrade_key` says of the part as it is.
+        The part's current `regrade_key`.
 
     Returns
     -------
     str
-        NEW: what lies in submitted/ was never graded. CHANGED: it was, by other tests. DONE. GONE: nothing lies there any more.
+        NEW: the one in submitted/ was never graded. CHANGED: it was, by other tests. DONE. GONE: there is none any more.
     """
     submitted = home / "submitted" / student / part
     if not submitted.exists():
@@ -77,7 +77,7 @@ def submission_state(part: str, student: str, home: Path, now: dict[str, str]) -
 
 
 def current_key(part: str, home: Path) -> dict[str, str]:
-    """By what hand-ins are graded now."""
+    """Return the key by which submissions are graded now."""
     path = home / "source" / part / f"{part}.ipynb"
     return _key_of(path, path.stat().st_mtime_ns) if path.exists() else {}
 
@@ -88,7 +88,7 @@ def _key_of(path: Path, time: int) -> dict[str, str]:
 
 
 def _graded_metadata(part: str, student: str, home: Path) -> dict:
-    """What stands in a graded notebook of how it was graded."""
+    """Return a graded notebook's metadata about its grading."""
     try:
         return json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())["metadata"]["course"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -96,7 +96,7 @@ def _graded_metadata(part: str, student: str, home: Path) -> dict:
 
 
 def _which(path: Path) -> str:
-    """The fingerprint of a file; "" if it cannot be read."""
+    """Return a file's fingerprint; "" if it cannot be read."""
     try:
         return fingerprint(read_submission(path))
     except (OSError, UnreadableSubmission):
@@ -104,7 +104,7 @@ def _which(path: Path) -> str:
 
 
 def _changed(by: dict[str, str], now: dict[str, str]) -> set[str]:
-    """The cells that are other than they were; one that got another name counts once."""
+    """Return the cells that have changed; one that was renamed counts once."""
     changed = {name for name in by.keys() & now.keys() if by[name] != now[name]}
     for is_test in (True, False):
         gone, come = ({name for name in names if name.startswith("test-") == is_test} for names in (by.keys() - now, now.keys() - by))
@@ -113,7 +113,7 @@ def _changed(by: dict[str, str], now: dict[str, str]) -> set[str]:
 
 
 def describe_changes(found: PendingSubmissions, source: NotebookNode) -> str:
-    """What has changed, for a person: "3 tests have changed since"."""
+    """Describe the changes for the instructor, such as "3 tests have changed since"."""
     checks = ["the checks in course_lib"] * (CHECKS_ENTRY in found.cells)
     cells = found.cells - {CHECKS_ENTRY}
     tests = {cell.id for cell in source.cells if kind_of(cell) == "test"} | {name for name in cells if name.startswith("test-")}

@@ -1,6 +1,6 @@
-"""Where hand-ins are graded: a process beside the caller's that forks one for each, with a deadline and a limit of its memory.
+"""A grading worker: a helper process that forks one process per submission, with a deadline and a memory limit.
 
-`grade` may be called on any thread, in a worker of Dask or an engine of ipyparallel, too: each thread has such a process of its own, which
+`grade` may be called on any thread, also in a Dask worker or an ipyparallel engine: each thread has a helper process of its own, which
 ends with it.
 """
 
@@ -22,8 +22,8 @@ from grading.submission.grade import Graded, Task
 from grading.submission.grade import grade as grade_here
 from grading.submission.sandbox import NoSandbox
 
-SUBMISSION_DEADLINE_SECONDS = 900  # seconds for a hand-in, beside the limits of its cells
-GRADER_MEMORY_BYTES = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
+SUBMISSION_DEADLINE_SECONDS = 900  # seconds for a submission, in addition to the limits of its cells
+GRADER_MEMORY_BYTES = 2 << 30  # bytes for the process that grades a submission, and as many for its kernel
 
 _mine = threading.local()
 _all: weakref.WeakSet[GraderProcess] = weakref.WeakSet()
@@ -31,7 +31,7 @@ _lock, _over = threading.Lock(), threading.Event()
 
 
 class GraderProcess:
-    """The process, and a line to it."""
+    """The helper process, and the connection to it."""
 
     def __init__(self):
         ours, theirs = socket.socketpair()
@@ -39,19 +39,19 @@ class GraderProcess:
             if _over.is_set():
                 raise OSError("the run has ended")
             words = [sys.executable, "-m", "grading.running.worker", str(theirs.fileno())]
-            # Ctrl-C is for the run, which then ends this.
+            # Ctrl-C is for the run, which then ends this process.
             how = dict(stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT, start_new_session=True)
             self.process = subprocess.Popen(words, **how)
             self.line = Connection(ours.detach())
             _all.add(self)
 
     def grade(self, task: Task) -> Graded:
-        """Grade one hand-in there."""
+        """Grade one submission there."""
         self.line.send(task)
         return self.line.recv()
 
     def end(self) -> None:
-        """End it; what it grades ends with it."""
+        """End it, and the grading that it is doing."""
         with contextlib.suppress(OSError):
             self.line.close()
         try:
@@ -62,12 +62,12 @@ class GraderProcess:
 
 
 def grade(task: Task) -> Graded:
-    """Grade one hand-in in a process of its own; what ends that process is a sentence in the result.
+    """Grade one submission in a process of its own; if that process ends, the result has a message.
 
     Raises
     ------
     OSError
-        The process beside this one ended, or could not be started: another try may do.
+        The helper process ended, or could not be started: another try may work.
     """
     beside = _mine.beside = getattr(_mine, "beside", None) or GraderProcess()
     try:
@@ -84,7 +84,7 @@ def begin() -> None:
 
 
 def end_all() -> None:
-    """End all that this process has started, whatever they do, and start no more."""
+    """End all helper processes, whatever they are doing, and start no more."""
     with _lock:
         _over.set()
         for beside in list(_all):
@@ -93,7 +93,7 @@ def end_all() -> None:
 
 
 def serve(line: Connection) -> None:
-    """Grade what comes on the line, until it is closed."""
+    """Grade the tasks from a connection, until it is closed."""
     limited_process.remove_leftovers()
     while True:
         try:
@@ -104,7 +104,7 @@ def serve(line: Connection) -> None:
             found = limited_process.run_limited(_grade, (task,), SUBMISSION_DEADLINE_SECONDS, GRADER_MEMORY_BYTES, line)
         except limited_process.StepFailed as problem:
             found = Graded(str(problem), lost=isinstance(problem, limited_process.StepKilled))
-        with contextlib.suppress(OSError):  # nobody waits for it any more; the next turn sees that
+        with contextlib.suppress(OSError):  # nobody is waiting for it any more; the next turn notices that
             line.send(found)
 
 

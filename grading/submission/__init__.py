@@ -1,1 +1,1 @@
-"""One hand-in: what is taken of it, how it runs, what its tests say, which of its lines to look at."""
+"""One submission: assembling its notebook, running it, reading the tests' verdicts, and flagging lines."""

@@ -1,4 +1,4 @@
-"""From what a student handed in, take what the student was to write, and nothing else."""
+"""Assemble the notebook to grade: take from a submission what the student was to write, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from grading.authoring.build import WRITTEN_ANSWER, YOUR_ANSWER, kind_of
 LONG_TAG = "long"  # tag of a cell that is not run when grading; see `build`
 ADDED_CELL_TAG = "course-extra"  # tag of a cell that the student added
 MAX_NOTEBOOK_BYTES = 64 << 20  # bytes of a notebook
-MAX_CODE_CHARS = 1 << 20  # of code in it
-MAX_ANSWER_CHARS, ANSWER_COLUMNS = 20_000, 100  # characters of a written answer, and of a line of it as it is shown
+MAX_CODE_CHARS = 1 << 20  # characters of code in it
+MAX_ANSWER_CHARS, ANSWER_COLUMNS = 20_000, 100  # characters of a written answer, and columns of its lines as shown
 MAX_ADDED_CELLS = 500  # cells that a student may add
 _DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
 
 class UnreadableSubmission(ValueError):
-    """What was handed in is no notebook of this part; the message says what is missing."""
+    """The file is not a notebook of this part; the message says what is missing."""
 
 
 def read_submission(path: Path) -> bytes:
-    """What was handed in, as it is.
+    """Read a submitted file.
 
     Raises
     ------
     UnreadableSubmission
-        It is no file, or has more than 64 MB.
+        It is not a regular file, or has more than 64 MB.
     """
     if path.is_symlink() or (path.exists() and not is_regular_file(path)):
-        raise UnreadableSubmission(f"{path.name} is no file, but a link or something else")
+        raise UnreadableSubmission(f"{path.name} is not a regular file, but a link or something else")
     if path.stat().st_size > MAX_NOTEBOOK_BYTES:
         raise UnreadableSubmission(
             f"the notebook has {path.stat().st_size / 1e6:.0f} MB; clear its outputs (Kernel, Restart and Clear Outputs)"
@@ -46,30 +46,30 @@ def read_submission(path: Path) -> bytes:
 
 
 def read_cells(data: bytes) -> NotebookNode:
-    """The sources of a notebook's code and text cells, with their ids and grade ids; nothing else of it.
+    """Read the sources of a notebook's code and text cells, with their ids and grade ids, and nothing else.
 
-    Notebooks of format 3 and 4 are read, with any line ends and with or without a byte order mark.
+    Notebooks of formats 3 and 4 can be read, with any line endings, and with or without a byte order mark.
 
     Raises
     ------
     UnreadableSubmission
-        It is no notebook.
+        It is not a notebook.
     """
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         found = nbformat.reads(data.decode(encoding), as_version=4)
         bare = new_notebook(cells=[_bare(cell) for cell in found.cells if cell.cell_type in ("code", "markdown")])
     except RecursionError:
-        raise UnreadableSubmission("the file is no notebook: it is nested too deeply") from None
+        raise UnreadableSubmission("the file is not a notebook: it is nested too deeply") from None
     except Exception as error:
-        raise UnreadableSubmission(f"the file is no notebook: {type(error).__name__}: {str(error)[:200]}") from None
+        raise UnreadableSubmission(f"the file is not a notebook: {type(error).__name__}: {str(error)[:200]}") from None
     if (size := sum(len(cell.source) for cell in bare.cells if cell.cell_type == "code")) > MAX_CODE_CHARS:
-        raise UnreadableSubmission(f"its code has {size:,} characters, and {MAX_CODE_CHARS:,} are what a notebook may have")
+        raise UnreadableSubmission(f"its code has {size:,} characters, and the limit is {MAX_CODE_CHARS:,}")
     return bare
 
 
 def is_regular_file(path: Path, most: int | None = None) -> bool:
-    """Whether it is a file, no link, pipe or device, and has at most so many bytes."""
+    """Return whether it is a regular file, not a link, pipe or device, of at most `most` bytes."""
     try:
         found = path.lstat()
     except OSError:
@@ -78,7 +78,7 @@ def is_regular_file(path: Path, most: int | None = None) -> bool:
 
 
 def fingerprint(data: bytes) -> str:
-    """What tells one hand-in from the next."""
+    """Return a hash that tells submissions apart."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -86,9 +86,9 @@ def _bare(cell: NotebookNode) -> NotebookNode:
     marks = cell.get("metadata", {}).get("nbgrader")
     grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
     source = cell.source if isinstance(cell.source, str) else "".join(cell.source)
-    # Line ends of all systems, and halves of letters that no file can hold.
+    # Line endings of all systems, and lone surrogates, which no file can hold.
     source = source.replace("\r\n", "\n").replace("\r", "\n").encode(errors="replace").decode()
-    source = source if cell.cell_type == "code" else source[: MAX_ANSWER_CHARS + 1]  # a text may hold a picture
+    source = source if cell.cell_type == "code" else source[: MAX_ANSWER_CHARS + 1]  # a text may contain a picture
     new_cell = new_code_cell if cell.cell_type == "code" else new_markdown_cell
     bare = new_cell(source, metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
     if isinstance(cell.get("id"), str):
@@ -97,23 +97,23 @@ def _bare(cell: NotebookNode) -> NotebookNode:
 
 
 def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
-    """The notebook to grade: the instructor's cells, in the instructor's order, with the student's answers.
+    """Assemble the notebook to grade: the instructor's cells, in the instructor's order, with the student's answers.
 
     Cells that set up, check and test come from `source`, whatever the submission did to them:
     changed, tagged, moved, copied or deleted. Exercises and worked examples have the student's
     text, found by grade_id, by cell id, or by what it defines. Code cells that the student added
-    keep their place, behind the cell that they stand behind. Written answers are found by grade_id,
-    by cell id, or by the text that they stand behind, and are shown as they were typed.
+    keep their place, after the cell that they follow. Written answers are found by grade_id,
+    by cell id, or by the text that they follow, and are shown as they were typed.
 
     Parameters
     ----------
     source, submitted : NotebookNode
-        The part as `build` makes it, and as it was handed in.
+        The part as made by `build`, and as submitted.
 
     Raises
     ------
     UnreadableSubmission
-        The part has exercises, and none of them is there; or too many cells were added.
+        The part has exercises, but the notebook has none of them; or too many cells were added.
     """
     known = {cell.id: kind_of(cell) for cell in source.cells}
     marked = [_marked(cell, known) for cell in submitted.cells]
@@ -132,7 +132,7 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
         if known.get(name) not in ("given", "test"):
             extras.setdefault(last, []).append(cell.source)
     if (added := sum(map(len, extras.values()))) > MAX_ADDED_CELLS:
-        raise UnreadableSubmission(f"{added:,} cells were added to the notebook, and {MAX_ADDED_CELLS:,} are what it may have")
+        raise UnreadableSubmission(f"{added:,} cells were added to the notebook, and the limit is {MAX_ADDED_CELLS:,}")
     exercises = [cell for cell in source.cells if kind_of(cell) == "exercise"]
     if exercises and not any(cell.id in texts for cell in exercises):
         wanted = ", ".join(sorted({name for cell in exercises for name in _DEFINED.findall(cell.source)}))
@@ -160,7 +160,7 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
 
 
 def _marked(cell: NotebookNode, known: dict[str, str]) -> str | None:
-    """Which cell of the source this is, by its grade id or its id."""
+    """Return which cell of the source this is, by its grade id or its id."""
     marks = cell.metadata.get("nbgrader")
     for name in (marks.get("grade_id") if isinstance(marks, dict) else None, cell.get("id")):
         if name in known and (cell.cell_type == "code" or known[name] in ("text", WRITTEN_ANSWER)):  # an exercise made a text is no answer
@@ -169,7 +169,7 @@ def _marked(cell: NotebookNode, known: dict[str, str]) -> str | None:
 
 
 def _name(cell: NotebookNode, source: NotebookNode, known: dict[str, str], marked: set[str | None]) -> str | None:
-    """The same, of those that no cell is marked as: by its text, or by what it defines. Platforms and editors may have taken ids away."""
+    """Return the same for a cell that is not marked, by its text or by what it defines: platforms and editors may have removed ids."""
     left = [other for other in source.cells if other.id not in marked]
     if cell.cell_type != "code":
         return None
@@ -184,7 +184,7 @@ def _name(cell: NotebookNode, source: NotebookNode, known: dict[str, str], marke
 
 
 def _written(cell: NotebookNode, source: NotebookNode, submitted: list[NotebookNode], marked: list[str | None]) -> str:
-    """A written answer: its cells, also copies, and the texts that were added right behind; empty if there are none."""
+    """Return a written answer: its cells, including copies, and the texts added right after them; empty if there are none."""
     before = source.cells[source.cells.index(cell) - 1]
     own = [i for i, name in enumerate(marked) if name == cell.id]
     if not own:
@@ -199,7 +199,7 @@ def _written(cell: NotebookNode, source: NotebookNode, submitted: list[NotebookN
 
 
 def verbatim(text: str) -> str:
-    """A stranger's text as Markdown that shows what was typed, and does nothing where it is read; `YOUR_ANSWER` where there is none.
+    """Format an untrusted text as Markdown that shows what was typed, without effect for the reader; `YOUR_ANSWER` if it is empty.
 
     >>> verbatim("Because <b> and ```:" + chr(10) + "see above.")
     '````text\\nBecause <b> and ```:\\nsee above.\\n````'
@@ -207,14 +207,14 @@ def verbatim(text: str) -> str:
     if _plain(text) in ("", _plain(YOUR_ANSWER)):
         return YOUR_ANSWER
     if len(text) > MAX_ANSWER_CHARS:
-        text = f"{text[:MAX_ANSWER_CHARS]}\n... (what is beyond {MAX_ANSWER_CHARS:,} characters is cut)"
+        text = f"{text[:MAX_ANSWER_CHARS]}\n... (cut after {MAX_ANSWER_CHARS:,} characters)"
     lines = [part for line in text.strip().splitlines() for part in textwrap.wrap(line, ANSWER_COLUMNS, replace_whitespace=False) or [""]]
     fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))
     return "\n".join([f"{fence}text", *lines, fence])
 
 
 def _plain(text: str) -> str:
-    """A cell's text without what differs where it was only opened and saved."""
+    """Return a cell's text without what changes when it is merely opened and saved."""
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""Run a submission: the student's cells on the ranks only, the instructor's in the kernel.
+"""Run a submission: the student's cells only on the ranks, the instructor's in the kernel.
 
 So the checker never shares a process with the student's code: that code never runs in the
 kernel, and what a rank sends to the kernel is never unpickled (see `course_lib.cluster.client`).
@@ -20,7 +20,7 @@ MAX_ERROR_CHARS, MAX_ERROR_LINES = 20_000, 200  # characters and lines of an err
 
 
 def on_ranks(source: str, title: str = "") -> str:
-    """Kernel code that runs a student's cell on the ranks, whatever the cell contains; messages call it by its title.
+    """Return kernel code that runs a student's cell on the ranks, whatever the cell contains; messages use its title.
 
     >>> on_ranks("%%px --targets 1\\nx = 1")
     "get_ipython().run_cell_magic('px', '--targets 1', 'x = 1')"
@@ -34,7 +34,7 @@ def on_ranks(source: str, title: str = "") -> str:
 
 
 def is_for_ranks(source: str) -> bool:
-    """Whether a cell ran on the ranks when the student ran it.
+    """Return whether a cell ran on the ranks when the student ran it.
 
     >>> [is_for_ranks(source) for source in ("%%px\\nx = 1", "%%time\\n%%px\\nx = 1", "rank = 1")]
     [True, True, False]
@@ -43,7 +43,7 @@ def is_for_ranks(source: str) -> bool:
 
 
 def _on_top(source: str) -> tuple[str, str]:
-    """The line of ``%%px``, or else the first line; and what is below. Magics that only measure may stand above."""
+    """Return the line with ``%%px``, or else the first line, and what is below. Magics that only measure may be above."""
     first, _, rest = source.lstrip().partition("\n")
     while re.match(r"%%(time|timeit|capture|prun)\b", first):
         first, _, rest = rest.lstrip().partition("\n")
@@ -51,10 +51,10 @@ def _on_top(source: str) -> tuple[str, str]:
 
 
 def reduce_to_verdict(cell: NotebookNode) -> None:
-    """Leave in a test's outputs nothing but its verdict: no output for a pass, or one error.
+    """Reduce a test's outputs to its verdict: no output for a pass, or one error.
 
     nbgrader gives full marks for an output that it does not understand, and none for a warning;
-    here a test passes when it ran to its end, showing at most one number as its score.
+    here a test passes if it ran to its end and showed at most one number as its score.
     """
     errors = [o for o in cell.outputs if o.output_type == "error"]
     results = [o for o in cell.outputs if o.output_type == "execute_result"]
@@ -63,13 +63,13 @@ def reduce_to_verdict(cell: NotebookNode) -> None:
     elif cell.execution_count is None:
         cell.outputs = [_error("the test did not run")]
     elif len(results) > 1 or any(not _is_score(r, cell) for r in results):
-        cell.outputs = [_error("the test showed something that is no score from 0 to its points")]
+        cell.outputs = [_error("the test showed something other than a score from 0 to its points")]
     else:
         cell.outputs = results
 
 
 def _cut(error: NotebookNode) -> NotebookNode:
-    """An error of bounded length: what an answer returned may stand in it."""
+    """Limit the length of an error, which may contain what an answer returned."""
     error.evalue = sanitize.strip_ansi(error.evalue[:MAX_ERROR_CHARS])
     lines = "\n".join(error.traceback)[:MAX_ERROR_CHARS].splitlines()
     error.traceback = [sanitize.strip_ansi("\n".join(lines[:MAX_ERROR_LINES]))]
@@ -88,10 +88,10 @@ def _error(message: str) -> NotebookNode:
 
 
 def ipc_kernel_config(folder: str) -> Config:
-    """Settings of a notebook's client: its kernel is reached over Unix sockets in this folder.
+    """Return settings of a notebook's client: its kernel is reached over Unix sockets in this folder.
 
-    Of ports of loopback, several kernels that start at once may draw the same, and one of them then ends. The path of such a socket may
-    have 107 bytes, on macOS 103; in a longer folder, ports it is.
+    Kernels that start at the same time may pick the same loopback port, and one of them then ends. The path of such a socket may
+    have 107 bytes, on macOS 103; for a longer folder, ports are used.
     """
     short = len(os.fsencode(folder)) <= 90
     return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}} if short else {})
@@ -99,7 +99,7 @@ def ipc_kernel_config(folder: str) -> Config:
 
 @contextmanager
 def environment_variables(settings: dict[str, str]) -> Iterator[None]:
-    """Have these variables in the environment meanwhile."""
+    """Set these environment variables for the duration of a context."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

@@ -1,7 +1,7 @@
-"""A look at what a student wrote, without running it: lines that a person may want to read.
+"""Flag lines of a submission that a person may want to read, without running it.
 
-A flag costs no points, and most have a good reason. They are for what tests cannot see: who looks into the library, into frames or
-files, or puts a ready-made answer in the place of an exercise.
+A flag costs no points, and most have a good reason. They are for what tests cannot see: code that reaches into the library, frames or
+files, or a ready-made answer in place of an exercise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grading import tables
 from grading.authoring.build import kind_of
 from grading.submission.assembly import ADDED_CELL_TAG
 
-# What no exercise asks for.
+# Modules that no exercise asks for.
 FLAGGED_MODULES = {
     "ast": "reads code",
     "builtins": "changes Python itself",
@@ -43,7 +43,7 @@ FLAGGED_MODULES = {
     "sys": "reaches the interpreter",
     "tempfile": "reads or writes files",
     "threading": "starts threads",
-    "tracemalloc": "changes the account of memory",
+    "tracemalloc": "changes how memory is traced",
     "weakref": "follows objects",
 }
 FLAGGED_CALLS = {"open", "exec", "eval", "compile", "__import__", "globals", "get_ipython", "vars"}
@@ -68,7 +68,7 @@ MAX_LINE_CHARS = 160  # characters of a line that are shown
 
 
 class Flag(NamedTuple):
-    """A line, and why to read it."""
+    """A line, and the reason to read it."""
 
     cell: str
     line: int
@@ -77,7 +77,7 @@ class Flag(NamedTuple):
 
 
 def find_flags(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -> list[Flag]:
-    """The flags of a notebook as `assembly.assemble` makes it, less the lines that stand in the release."""
+    """Return the flags of a notebook from `assembly.assemble`, except for lines that are in the release."""
     released = {cell.id: {line.strip() for line in cell.source.splitlines()} for cell in source.cells}
     found = []
     for cell in notebook.cells:
@@ -90,12 +90,12 @@ def find_flags(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -
 
 
 def flags_of_cell(name: str, source: str) -> list[Flag]:
-    """The flags of one cell."""
+    """Return the flags of one cell."""
     if len(source) > MAX_CELL_CHARS:
         return [Flag(name, 1, source[:MAX_LINE_CHARS].strip(), f"has {len(source):,} characters")]
     lines = source.splitlines()
     magics = [i for i, line in enumerate(lines, 1) if re.match(r"\s*[%!]", line) and not line.startswith("%%px")]
-    found = {i: "is no Python: a command of IPython or of the system" for i in magics}
+    found = {i: "is not Python: a command of IPython or of the system" for i in magics}
     text = "\n".join("" if re.match(r"\s*[%!]", line) else line for line in lines)
     try:
         tree = ast.parse(text)
@@ -109,7 +109,7 @@ def flags_of_cell(name: str, source: str) -> list[Flag]:
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:
-    """Names that a cell imports, and from where."""
+    """Return the names that a cell imports, and from where."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -126,16 +126,16 @@ def _why(node: ast.AST, imported: dict[str, str]) -> str | None:
             if why := FLAGGED_MODULES.get(module.split(".")[0]):
                 return f"imports {module.split('.')[0]}: {why}"
             if module.startswith(INTERNAL_MODULES):
-                return f"imports {module}: what grades, or what runs the ranks"
+                return f"imports {module}: the code that grades, or that runs the ranks"
             if module.split(".")[-1] in READY_MADE_ANSWERS:
                 return f"imports {module.split('.')[-1]}: a ready-made answer"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FLAGGED_CALLS:
         return f"calls {node.func.id}"
     if isinstance(node, ast.Attribute):
         if INTROSPECTION_NAME.match(node.attr):
-            return f"uses {node.attr}: the inside of functions or objects"
+            return f"uses {node.attr}: internals of functions or objects"
         if node.attr == "COMM_WORLD":
-            return "uses COMM_WORLD: sends past the communicator that counts"
+            return "uses COMM_WORLD: bypasses the communicator that counts"
         if PRIVATE.match(node.attr) and ast.unparse(node.value) not in ("self", "cls", "super()"):
             return f"uses {node.attr}, which is private"
         if node.attr == "modules" and isinstance(node.value, ast.Name) and imported.get(node.value.id) == "sys":
@@ -143,19 +143,19 @@ def _why(node: ast.AST, imported: dict[str, str]) -> str | None:
         if isinstance(node.ctx, (ast.Store, ast.Del)) and (module := _root(node, imported)):
             return f"writes into {module}"
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and INTROSPECTION_NAME.match(node.value):
-        return f"names {node.value}: the inside of functions or objects"
+        return f"names {node.value}: internals of functions or objects"
     return None
 
 
 def _root(node: ast.Attribute, imported: dict[str, str]) -> str | None:
-    """What is written to, if it was imported: `check.Check.fail = ...` writes into course_lib.check."""
+    """Return the imported name that is written to: `check.Check.fail = ...` writes into course_lib.check."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return imported.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def write_table(home: Path) -> Path | None:
-    """Write the flags of all graded notebooks to a table in `home`; its path, or None where there are none."""
+    """Write the flags of all graded notebooks to a table in `home`; return its path, or None if there are none."""
     rows = list(_rows(home))
     path = home / TABLE
     if not rows:
@@ -166,11 +166,11 @@ def write_table(home: Path) -> Path | None:
 
 
 def flags_of_submission(student: str, part: str, home: Path) -> list[Flag]:
-    """The flags of a hand-in that is graded."""
+    """Return the flags of a graded submission."""
     try:
         course = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())["metadata"]["course"]
         return [Flag(*flag) for flag in course["flags"]]
-    except Exception:  # a run that was ended has left half a notebook
+    except Exception:  # an interrupted run has left half a notebook
         return []
 
 

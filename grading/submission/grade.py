@@ -1,7 +1,7 @@
-"""Grading one hand-in: a function of the released source and of what was handed in, and of nothing else.
+"""Grade one submission, as a function of the released source and the submitted file only.
 
 So it runs in any process, on any machine: `worker` calls it for `make autograde`, `autograders.runner`
-where another grader has one hand-in at a time.
+on platforms that grade one submission at a time.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from grading.submission.assembly import UnreadableSubmission, assemble, read_cel
 from grading.submission.execute import environment_variables
 from grading.submission.preprocessors import ExecuteOnRanks, LimitPictures, StartFailed
 
-FORWARDED_OPTIONS = ("ExecuteOnRanks", "LimitOutput")  # what of nbgrader's configuration says how a notebook is run
+FORWARDED_OPTIONS = ("ExecuteOnRanks", "LimitOutput")  # nbgrader options that decide how a notebook is run
 
 
 @dataclass(frozen=True)
 class Task:
-    """A hand-in to grade.
+    """A submission to grade.
 
     Attributes
     ----------
     source : str
-        The part as it was released, with its hidden tests: a notebook as JSON.
+        The released part, with its hidden tests: a notebook as JSON.
     handed_in : bytes
-        The file.
+        The submitted file.
     options : dict
-        Of nbgrader's configuration, what is in `FORWARDED_OPTIONS`.
+        The nbgrader options in `FORWARDED_OPTIONS`.
     variables : dict of str to str
-        Environment variables meanwhile: limits, and whether there is a sandbox.
+        Environment variables while grading: limits, and whether there is a sandbox.
     """
 
     source: str
@@ -49,23 +49,23 @@ class Task:
 
 @dataclass(frozen=True)
 class Graded:
-    """What became of it.
+    """The result of grading.
 
     Attributes
     ----------
     problem : str or None
-        Why it could not be graded, in a sentence; then there is nothing else.
+        Why it could not be graded, in a sentence; then everything else is empty.
     notebook : str
         The executed notebook, as JSON.
     points : dict of str to float
         By the hidden test's grade id.
     flags : int
-        How many lines a person may want to look at.
+        Number of lines that a person may want to look at.
     seconds : float
     by_hand : float
-        The most points that a person may give, for written answers.
+        Maximum of the points that a person may give for written answers.
     lost : bool
-        Whether another try may do: a process of the grader was killed.
+        Whether another try may work: a process of the grader was killed.
     """
 
     problem: str | None = None
@@ -78,13 +78,13 @@ class Graded:
 
 
 def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Graded:
-    """Grade a hand-in, in this process.
+    """Grade a submission, in this process.
 
     Parameters
     ----------
     task : Task
     tell : callable, optional
-        Called with each hidden test's cell, once it has run.
+        Called with each hidden test's cell after it has run.
     """
     began = time.monotonic()
     source = nbformat.reads(task.source, as_version=4)
@@ -112,5 +112,5 @@ def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Gra
 
 
 def score(cell: NotebookNode) -> float:
-    """The points that a hidden test gave, after `execute.reduce_to_verdict`."""
+    """Return the points of a hidden test, after `execute.reduce_to_verdict`."""
     return float(determine_grade(cell)[0])

@@ -1,4 +1,4 @@
-"""What takes the place of nbgrader's own steps: they are called in the order of `config`."""
+"""Replacements for nbgrader's own preprocessors, called in the order of `config`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from grading.submission.assembly import ADDED_CELL_TAG, LONG_TAG, assemble, fing
 from grading.submission.execute import environment_variables, ipc_kernel_config, is_for_ranks, on_ranks, reduce_to_verdict
 from grading.submission.regrade_key import regrade_key
 
-SUBMISSION_CELL_SECONDS = 30  # what a cell of a submission may take
-ADDED_CELLS_TIME_FACTOR = 1.5  # times as much is what all cells that a student added may take together
-MAX_OUTPUT_CHARS = 5_000_000  # characters of what all cells may show together
+SUBMISSION_CELL_SECONDS = 30  # seconds for a cell of a submission
+ADDED_CELLS_TIME_FACTOR = 1.5  # time for all cells that a student added, as a multiple of the above
+MAX_OUTPUT_CHARS = 5_000_000  # characters of the outputs of all cells together
 MAX_STUDENT_ERROR_CHARS = (
-    300  # of what the student's code raised in a hidden test, and as many of each line that led to it: they may hold the test
+    300  # of what the student's code raised in a hidden test, and of each line that led to it: they may reveal the test
 )
 MAX_STUDENT_ERROR_LINES = 20
 
@@ -39,11 +39,11 @@ DEFINED_NAME = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
 
 class StartFailed(Exception):
-    """The machine did not bring up ranks or a kernel, which is no fault of the student's: what the tests say then is no verdict."""
+    """Ranks or kernel could not be started, which is not the student's fault: the tests' results are not a verdict."""
 
 
 class TakeStudentCells(NbGraderPreprocessor):
-    """The first step of autograding; see `assemble`."""
+    """First step of autograding: see `assemble`."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         return assemble(_source(self.config, resources), read_cells(nbformat.writes(nb).encode())), resources
@@ -52,14 +52,14 @@ class TakeStudentCells(NbGraderPreprocessor):
 class ExecuteOnRanks(Execute):
     """nbgrader's Execute, with the student's cells on the ranks."""
 
-    tell: Callable[[NotebookNode], None] | None = None  # called with each hidden test, once it has run
-    _broken: dict[str, str]  # functions and classes whose cell raised, and what
+    tell: Callable[[NotebookNode], None] | None = None  # called with each hidden test after it has run
+    _broken: dict[str, str]  # functions and classes whose cell raised, and the error
     _added = 0.0  # seconds that the added cells have taken
-    _shown = 0  # characters that all cells have shown
+    _shown = 0  # characters of all outputs so far
 
     def preprocess(self, nb: NotebookNode, resources: dict, *args, **kwargs) -> tuple[NotebookNode, dict]:
         self._broken = {}
-        # Not the submission's folder: a file there, numpy.py say, would be imported by the checker.
+        # Not the submission's folder: a file there, such as numpy.py, would be imported by the checker.
         with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
             resources.setdefault("metadata", {})["path"] = folder
             self.update_config(ipc_kernel_config(folder))
@@ -71,12 +71,12 @@ class ExecuteOnRanks(Execute):
                 try:
                     nb, resources = super().preprocess(nb, resources, *args, **kwargs)
                 except RuntimeError as error:
-                    if str(error).startswith("Kernel "):  # in the words of jupyter_client and nbclient
+                    if str(error).startswith("Kernel "):  # as jupyter_client and nbclient word it
                         raise StartFailed(f"the notebook's kernel did not come up, or ended: {error}") from error
                     raise
         for cell in nb.cells:
             if kind_of(cell) == "test":
-                reduce_to_verdict(cell)  # again, for those that did not come to run
+                reduce_to_verdict(cell)  # again, for those that did not get to run
         return nb, resources
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
@@ -89,11 +89,11 @@ class ExecuteOnRanks(Execute):
             return cell, resources
         if only_shows(cell) or (kind == "example" and LONG_TAG in cell.metadata.get("tags", [])):
             why = "it takes long" if kind == "example" else "it shows you something"
-            cell.outputs = [new_output("stream", text=f"not run when grading: {why}, and nothing is graded by it")]
+            cell.outputs = [new_output("stream", text=f"not run when grading: {why}, and no grade depends on it")]
             return cell, resources
         added = ADDED_CELL_TAG in cell.metadata.get("tags", [])
         if added and self._added > (most := ADDED_CELLS_TIME_FACTOR * (time_limits.limit() or SUBMISSION_CELL_SECONDS)):
-            text = f"not run: the cells that were added took {self._added:.0f} s, and {most:.0f} s are what they may take together"
+            text = f"not run: the added cells took {self._added:.0f} s, and the limit for all of them is {most:.0f} s"
             cell.outputs = [new_output("stream", text=text)]
             return cell, resources
         source, began = cell.source, time.monotonic()
@@ -108,7 +108,7 @@ class ExecuteOnRanks(Execute):
             if kind != "test":
                 self._shown += len(json.dumps(cell.outputs))
                 if self._shown > MAX_OUTPUT_CHARS:
-                    text = f"left out: the cells of this notebook show more than {MAX_OUTPUT_CHARS / 1e6:.0f} MB"
+                    text = f"left out: the outputs of this notebook exceed {MAX_OUTPUT_CHARS / 1e6:.0f} MB"
                     cell.outputs = [new_output("stream", text=text)]
             elif self.tell:
                 reduce_to_verdict(cell)
@@ -119,7 +119,7 @@ class ExecuteOnRanks(Execute):
             self._added += (time.monotonic() - began) * added
 
     def _explain(self, kind: str, source: str, cell: NotebookNode) -> None:
-        """Where a test misses a function, say what its cell raised."""
+        """If a test misses a function, add what the function's cell raised."""
         for error in [output for output in cell.outputs if output.output_type == "error"]:
             if kind == "exercise":
                 self._broken |= dict.fromkeys(DEFINED_NAME.findall(source), error.evalue.partition("\n")[0][:MAX_STUDENT_ERROR_CHARS])
@@ -131,13 +131,13 @@ class ExecuteOnRanks(Execute):
 
 
 def _title(cell: NotebookNode) -> str:
-    """The name of the exercise, or what the title says."""
+    """Return the name of the exercise, or the cell's title."""
     names = (name for name in DEFINED_NAME.findall(cell.source) if cell.id == f"exercise-{name.lower().replace('_', '-')}")
     return next(names, display_name(cell.id))
 
 
 class MarkGraded(NbGraderPreprocessor):
-    """The last step of autograding: note which hand-in it was, so that a run can be resumed, and which lines to look at."""
+    """Last step of autograding: record which submission it was, so that a run can be resumed, and which lines to look at."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         names = resources["nbgrader"]
@@ -151,7 +151,7 @@ class MarkGraded(NbGraderPreprocessor):
 
 
 def _source(config: Config, resources: dict) -> NotebookNode:
-    """The part as it was released."""
+    """Return the released part."""
     names = resources["nbgrader"]
     return nbformat.read(Path(config.CourseDirectory.source_directory) / names["assignment"] / f"{names['notebook']}.ipynb", as_version=4)
 
@@ -161,7 +161,7 @@ def _start(text: str) -> str:
 
 
 class LimitPictures(NbGraderPreprocessor):
-    """Replace what is too large among the pictures of a notebook, or too much of them together, by a sentence."""
+    """Replace pictures that are too large, or too many of a notebook's pictures together, by a message."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         room = image_limits.MAX_NOTEBOOK_PIXELS
@@ -173,7 +173,7 @@ class LimitPictures(NbGraderPreprocessor):
 
 
 class HideTests(NbGraderPreprocessor):
-    """Put what a hidden test found in the place of its source."""
+    """Replace the source of a hidden test by its result."""
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         if kind_of(cell) != "test":

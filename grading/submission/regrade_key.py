@@ -1,4 +1,4 @@
-"""By what a hand-in is graded: a short sum of each cell, and of what the hidden tests call."""
+"""The key that decides about regrading: a short hash of each cell, and of what the hidden tests call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nbformat import NotebookNode
 from course_lib import check
 from grading.authoring.build import WRITTEN_ANSWER, kind_of
 
-CHECKS_ENTRY = "course_lib"  # in a key, beside the cells' names
+CHECKS_ENTRY = "course_lib"  # an entry of the key, besides the cells' names
 
 
 def regrade_key(source: NotebookNode) -> dict[str, str]:
-    """What a hand-in was graded by: of each cell but texts and examples, a short sum of what it does and what it is worth."""
+    """Return the key: for each cell except texts and examples, a short hash of what it does and what it is worth."""
     cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test", WRITTEN_ANSWER)]
     return {CHECKS_ENTRY: _of_checks()} | {
         c.id: hashlib.sha256(
@@ -27,7 +27,7 @@ def regrade_key(source: NotebookNode) -> dict[str, str]:
 
 @functools.cache
 def _of_checks() -> str:
-    """What the hidden tests call: a tolerance there is as much a test as one in the notebook."""
+    """Hash what the hidden tests call: a tolerance there is as much a test as one in the notebook."""
     library = Path(check.__file__).parents[1]
     files = [*sorted((library / "check").rglob("*.py")), library / "sim" / "schedule" / "check.py", library / "sim" / "plan" / "check.py"]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]

@@ -137,4 +137,4 @@ def test_the_table_says_what_canvas_does_not_know(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / f"ada_LATE_1_2_{PART}.ipynb").write_text("{}")
     (tmp_path / "roster.csv").write_text("id,extension\nada,2 days\n")
-    assert "ada: Canvas says so, and not by how much; the roster grants 2 days" in format_table(collect(PART, tmp_path / "d", tmp_path))
+    assert "ada: Canvas says so, but not by how much; the roster grants 2 days" in format_table(collect(PART, tmp_path / "d", tmp_path))

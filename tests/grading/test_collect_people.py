@@ -219,7 +219,7 @@ def test_one_students_zips_take_no_room_from_others(downloads, monkeypatch):
         else:
             downloads.zip("all.zip", entries)
         done, found = downloads.collect()
-        assert found == {"Zed": "z"} and any("Mal" in file and "of one student in zips" in why for file, why in done.refused)
+        assert found == {"Zed": "z"} and any("Mal" in file and "for one student's files in zips" in why for file, why in done.refused)
 
 
 def due(downloads):
@@ -239,7 +239,7 @@ def test_what_canvas_calls_late_costs_the_same_after_each_download(downloads):
         downloads.clock = datetime(2026, 11, day, tzinfo=UTC).timestamp()
         downloads.zip("all.zip", {"ada_LATE_1_2_P.ipynb": "a", "bob_3_4_P.ipynb": "b"})
         done, _ = downloads.collect()
-        assert done.late == ["ada"] and "ada: Canvas says so, and not by how much; it counts as one second" in format_table(done)
+        assert done.late == ["ada"] and "ada: Canvas says so, but not by how much; it counts as one second late" in format_table(done)
         stamps.append((downloads.home / "submitted" / "ada" / PART / "timestamp.txt").read_text())
     assert stamps == ["2026-11-01 12:00:01 UTC\n"] * 2
     assert not (downloads.home / "submitted" / "bob" / PART / "timestamp.txt").exists()
@@ -250,7 +250,7 @@ def test_a_name_that_is_no_utf_8_is_refused_and_one_that_lies_there_stops_no_tab
     downloads.file(moodle(odd, 99), "j")
     downloads.file(moodle("Ada", 1), "a")
     done, found = downloads.collect()
-    assert found == {"Ada": "a"} and "not in UTF-8" in done.refused[0][1]
+    assert found == {"Ada": "a"} and "not valid UTF-8" in done.refused[0][1]
     path = downloads.home / "grades.csv"
     tables.write(path, [["name"], [odd], ["Ada"]])
     assert path.read_text() == '"name"\n"Jos\\udc82 N"\n"Ada"\n'
@@ -293,7 +293,7 @@ def test_of_one_upload_the_file_that_is_called_as_it_should_be_counts(downloads)
     downloads.zip("m.zip", {moodle("Cy", 1): "right", moodle("Cy", 1, "old/P.ipynb"): "old"})
     done, found = downloads.collect()
     assert found == {"ada": "right", "bob": "only", "Cy": "right"} and not done.replaced
-    assert {why for _, why in done.refused} == {"beside it lies one that is called, or lies, as it should, and counts"}
+    assert {why for _, why in done.refused} == {"beside it is one with the expected name or place, which counts"}
 
 
 def test_a_notebook_that_a_browser_has_called_a_text(downloads):
@@ -329,7 +329,7 @@ def test_names_that_differ_in_capitals_are_named_over_two_downloads(downloads):
     for name in ("Bob S", "bob s"):
         downloads.zip("m.zip", {moodle(name, 1): name})
         done, found = downloads.collect()
-    assert found == {"Bob S": "Bob S"} and "may be one student with Bob S" in done.refused[0][1]
+    assert found == {"Bob S": "Bob S"} and "may be the same student as Bob S" in done.refused[0][1]
 
 
 @pytest.mark.parametrize("record", ['{"platform": null}', "[]", "{", '{"file": 1, "age": []}', '{"file": "x", "age": ["a", null, 1]}'])
@@ -360,7 +360,7 @@ def test_a_roster_as_spreadsheets_write_it(downloads, text):
 
 def test_a_quote_that_is_not_closed_is_named(downloads):
     (downloads.home / "roster.csv").write_text('id,name\nal1,"Ada L\nbo2,Bo\n')
-    with pytest.raises(roster.RosterError, match="is a quote missing"):
+    with pytest.raises(roster.RosterError, match="is a closing quote missing"):
         downloads.collect()
 
 

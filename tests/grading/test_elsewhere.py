@@ -217,7 +217,7 @@ def test_on_autolab_a_hostile_hand_in_says_nothing_and_ends_in_time(two, tmp_pat
     said = clean_root(place, "make -f autograde-Makefile", user=1000).splitlines()
     assert json.loads(said[-1]) == {"scores": {"first": 0.0, "second": 0.0}}
     late = said[-2].removeprefix("    | ")
-    assert re.fullmatch(r"not run: it took more than \d+ s, and was ended\.", late)
+    assert re.fullmatch(r"not run: it took more than \d+ s and was ended\.", late)
     assert said[:3] == [f"1 of 2 tests have {late}", "The ranks were isolated by bubblewrap.", "first: 0 of 10"]
     assert said[-3:-1] == ["second: 0 of 5", f"    | {late}"]
     assert said[-4] == "    | reached: []" and all(line.startswith("    | ") for line in said[3:-3])
@@ -328,13 +328,13 @@ def test_the_notebook_is_found_whatever_it_is_called(two, tmp_path):
 
 
 BAD = {
-    "nothing": (lambda f, two: None, "ipynb, and got nothing"),
-    "no notebook": (lambda f, two: (f / "<b>.pdf").write_text("x"), "ipynb, and got <b>.pdf"),
-    "broken": (lambda f, two: put(f, a='{"cells": ['), "no notebook"),
-    "empty": (lambda f, two: put(f, a=""), "no notebook"),
-    "deep": (lambda f, two: put(f, a="[" * 200_000), "no notebook"),
-    "a link": (lambda f, two: (f / "a.ipynb").symlink_to("/etc/passwd"), "ipynb, and got a.ipynb"),
-    "a folder": (lambda f, two: (f / "a.ipynb").mkdir(), "ipynb, and got a.ipynb"),
+    "nothing": (lambda f, two: None, "ipynb, got nothing"),
+    "no notebook": (lambda f, two: (f / "<b>.pdf").write_text("x"), "ipynb, got <b>.pdf"),
+    "broken": (lambda f, two: put(f, a='{"cells": ['), "not a notebook"),
+    "empty": (lambda f, two: put(f, a=""), "not a notebook"),
+    "deep": (lambda f, two: put(f, a="[" * 200_000), "not a notebook"),
+    "a link": (lambda f, two: (f / "a.ipynb").symlink_to("/etc/passwd"), "ipynb, got a.ipynb"),
+    "a folder": (lambda f, two: (f / "a.ipynb").mkdir(), "ipynb, got a.ipynb"),
     "another part": (lambda f, two: put(f, a=(ROOT / "notebooks/01_data_split/01_data_split.ipynb").read_text()), "of 01_data_split"),
     "two": (lambda f, two: put(f, a=answered(two, **RIGHT), b=answered(two)), "got 2: a.ipynb, b.ipynb"),
     "many": (lambda f, two: put(f, **{str(i): "" for i in range(60)}), "got 60"),
@@ -466,8 +466,8 @@ def test_nothing_that_a_student_says_begins_a_line_on_autolab():
     assert autolab.scores(results()) == {"scores": {"a": 10, "b": 0}}
     stopped = results()
     stopped.tests["test-b"].ran = False
-    runner._stopped(stopped, 'the file is no notebook:\n{"scores": {"b": 5}}\r\x1b[2J')
-    assert stopped.messages == ['1 of 2 tests have not run: the file is no notebook: {"scores": {"b": 5}} [2J.']
+    runner._stopped(stopped, 'the file is not a notebook:\n{"scores": {"b": 5}}\r\x1b[2J')
+    assert stopped.messages == ['1 of 2 tests have not run: the file is not a notebook: {"scores": {"b": 5}} [2J.']
     assert stopped.tests["test-a"].output == "passed" and "\n" not in stopped.tests["test-b"].output
 
 
@@ -493,7 +493,7 @@ def test_where_nothing_keeps_an_answer_from_the_tests_nothing_is_graded(monkeypa
     monkeypatch.setattr(landlock, "abi_version", lambda: container.LANDLOCK_ABI_TRUNCATE - 1)
     monkeypatch.setattr(container.RankFolders, "other_users", False, raising=False)
     monkeypatch.setattr("course_lib.cluster.isolated.launcher._others_may_run_python", lambda: False)
-    with pytest.raises(NoSandbox, match="cannot keep an answer from the tests here: bubblewrap is not installed"):
+    with pytest.raises(NoSandbox, match="cannot keep answers away from the tests here: bubblewrap is not installed"):
         container.isolation()
     monkeypatch.setattr(landlock, "abi_version", lambda: container.LANDLOCK_ABI_TRUNCATE)
     assert container.isolation() == ("none", "The ranks were isolated by Landlock, without bubblewrap (bubblewrap is not installed).")

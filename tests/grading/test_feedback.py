@@ -213,7 +213,7 @@ def test_what_does_not_count_or_waits_for_a_person_is_said(students):
         book.db.commit()
     shown = {student: Outline(page).text for student, page in students.pages().items()}
     assert "6 of 7 points" in shown["ada"] and "Test: any shapedoes not count" in shown["ada"]
-    assert "6 of 10 points" in shown["ben"] and "Test: any shapenot graded yet, of 3 points" in shown["ben"]
+    assert "6 of 10 points" in shown["ben"] and "Test: any shapenot graded yet, 3 points possible" in shown["ben"]
     assert f"{PART} ben" in shown["ben"], "who has no name has an id"
 
 
@@ -275,7 +275,9 @@ def test_pages_go_back_under_the_names_under_which_hand_ins_came(students, tmp_p
         f"Ben_988_assignsubmission_file_/{PART}.html": "page of Ben",
         f"12-34 - Eve - Oct 3, 2026 1159 PM/{PART}.html": "page of Eve",
     }
-    assert packed.left.keys() == {"zoe", "old"} and "no platform" in packed.left["zoe"] and "make collect again" in packed.left["old"]
+    assert (
+        packed.left.keys() == {"zoe", "old"} and "not from a platform" in packed.left["zoe"] and "make collect again" in packed.left["old"]
+    )
     again = packing.pack(PART, students.home, ["zoe"])
     assert again.archives == {} and not list(students.home.glob("feedback/*.zip")), "a zip of yesterday"
 
@@ -289,7 +291,7 @@ def test_two_hand_ins_of_one_name_are_not_mixed_up_in_a_zip(students):
         page.parent.mkdir(parents=True)
         page.write_text(student)
     packed = packing.pack(PART, students.home, ["ada", "eve"])
-    assert packed.archives == {f"{PART}-moodle.zip": 1} and "same name as that of ada" in packed.left["eve"]
+    assert packed.archives == {f"{PART}-moodle.zip": 1} and "same name on the platform as that of ada" in packed.left["eve"]
     assert platforms.feedback_path("../../x_1_2_y.ipynb", PART) != "../../x" and platforms.feedback_path("ada.ipynb", PART) is None
 
 
@@ -332,7 +334,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     students.graded("ada")
     said = format_table(collect(PART, downloads, home))
     assert f"    ben: {PART}.ipynb: a notebook of 02_process_groups" in said and "    eve\n" in said
-    (home / "submitted" / "dan" / PART / "not_graded.txt").write_text("the file is no notebook: it is empty")
+    (home / "submitted" / "dan" / PART / "not_graded.txt").write_text("the file is not a notebook: it is empty")
     for student, fault in (("fay", "the ranks did not come up: /home/prof"), ("gus", "user 12 is ben; rename the folder")):
         path = home / "submitted" / student / PART / f"{PART}.ipynb"
         path.parent.mkdir(parents=True)
@@ -351,12 +353,12 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     assert why == {
         "ada": "",
         "ben": f"refused: {PART}.ipynb: a notebook of 02_process_groups",
-        "cleo": "refused: <b>my answer.py: no notebook and no zip",
-        "dan": "not graded: the file is no notebook: it is empty",
+        "cleo": "refused: <b>my answer.py: neither a notebook nor a zip",
+        "dan": "not graded: the file is not a notebook: it is empty",
         "eve": "nothing handed in",
         "zoe": why["zoe"],
     }
-    assert why["zoe"].startswith("refused: all.zip: not unpacked; is it a zip")
+    assert why["zoe"].startswith("refused: all.zip: not unpacked; is it a complete zip")
     report = class_results.read(PART, home)
     assert set(report.ungraded) == {"ben", "cleo", "dan", "zoe"} and "a notebook of 02_process_groups" in report.ungraded["ben"]
     assert report.missing == ["eve"]
@@ -364,17 +366,17 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     monkeypatch.setattr("sys.argv", ["feedback", PART])
     feedback.main()
     said = capsys.readouterr().out
-    assert "4 pages that say why nothing was graded" in said and "without a page: 1" in said and "99" not in said
+    assert "4 pages there that say why nothing was graded" in said and "without a page: 1" in said and "99" not in said
     with zipfile.ZipFile(home / "feedback" / f"{PART}-canvas.zip") as archive:
         assert sorted(archive.namelist()) == [f"{name}_{PART}.html" for name in ("ben_12_2", "cleo_13_3", "dan_14_4", "zoe_16_6")]
         pages = {name.partition("_")[0]: Outline(archive.read(name).decode()) for name in archive.namelist()}
-    assert "a notebook of 02_process_groups" in pages["ben"].text and "Ben" in pages["ben"].text and "no notebook" in pages["dan"].text
-    assert "<b>my answer.py: no notebook and no zip" in pages["cleo"].text and not any(page.bad for page in pages.values())
+    assert "a notebook of 02_process_groups" in pages["ben"].text and "Ben" in pages["ben"].text and "not a notebook" in pages["dan"].text
+    assert "<b>my answer.py: neither a notebook nor a zip" in pages["cleo"].text and not any(page.bad for page in pages.values())
     course, _ = grades.grades(home)
     (home / "submitted" / "ada" / PART / f"{PART}.ipynb").write_text("a newer one")
-    (home / "submitted" / "ada" / PART / "not_graded.txt").write_text("the file is no notebook")
+    (home / "submitted" / "ada" / PART / "not_graded.txt").write_text("the file is not a notebook")
     assert "ada" not in feedback.ungradable(PART, course), "the points of the earlier one stand"
-    assert course.mark("ada", PART).missing == "a newer one: not graded: the file is no notebook"
+    assert course.mark("ada", PART).missing == "a newer one: not graded: the file is not a notebook"
     # What comes then is graded as if nothing had been.
     (downloads / f"ben_12_5_{PART}.ipynb").write_text(other.replace("02_process_groups", PART))
     collect(PART, downloads, home)

@@ -110,7 +110,7 @@ def test_a_hand_in_that_takes_every_worker_along_is_said_and_costs_only_itself(o
 
     monkeypatch.setattr(GradingRun, "_task", poisoned)
     assert one.grade(PART) == {student: points for student, points in wanted.items() if student != "ben"}
-    assert one.failed == ["ben"] and "ben: NOT graded: each of the 3 workers that it went to was lost" in "".join(capfd.readouterr())
+    assert one.failed == ["ben"] and "ben: NOT graded: each of the 3 workers that tried it was lost" in "".join(capfd.readouterr())
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_two_runs_at_a_time_are_one_too_many(one):
     process = started(one)
     try:
         assert wait_until(lambda: below(process), 30)
-        with pytest.raises(config.GradingConfigError, match="Another `make autograde` or `make release` runs"):
+        with pytest.raises(config.GradingConfigError, match="Another `make autograde` or `make release` is running"):
             one.grade(PART)
     finally:
         process.kill()
@@ -179,7 +179,9 @@ def test_changed_tests_and_points_regrade_what_they_touch_and_what_a_person_wrot
     assert f"{PART}: 2 tests have changed since: 3 hand-ins to regrade." in capfd.readouterr().out
     with config.gradebook(config.load(one.home)) as book:
         assert book.find_comment("first", PART, PART, "ben").manual_comment == "Well, ben."
-    assert one.grade(PART) == {"ada": 18, "ben": 9, "cleo": 17} and "nothing to grade; 3 hand-ins are graded" in capfd.readouterr().out
+    assert (
+        one.grade(PART) == {"ada": 18, "ben": 9, "cleo": 17} and "nothing to grade; 3 hand-ins are already graded" in capfd.readouterr().out
+    )
     text = (one.home / "autograded" / "ben" / PART / f"{PART}.ipynb").read_text()
     assert set(json.loads(text)["metadata"]["course"]["key"]) == {"course_lib", "start", "set-up", "first", "test-the-first", "test-more"}
 
@@ -203,7 +205,7 @@ def test_a_test_that_goes_takes_nothing_along_that_a_person_wrote(one, tmp_path,
         ("### BEGIN HIDDEN TESTS\n", "### BEGIN HIDDEN TESTS\n# Another.\n"),
     )
     for _ in range(2):
-        with pytest.raises(config.GradingConfigError, match=r"test-first is gone from its source.* for ben\. Give it its name back"):
+        with pytest.raises(config.GradingConfigError, match=r"test-first is gone from its source.* for ben\. Restore its name"):
             one.grade(PART)
         assert source.read_bytes() == before
     edit(one, tmp_path, monkeypatch, ("# %% Test another", "# %% Test first"), ("# %% First", "# %% The first"), ("# Another.\n", ""))
@@ -272,8 +274,8 @@ def test_a_configuration_with_a_mistake_is_a_sentence(one):
         ("slurm", "", "expected dask:tcp://"),
         ("", "0", "expected a number"),
         ("", "many", "expected a number"),
-        ("dask:tcp://127.0.0.1:1", "", "No scheduler of Dask answers"),
-        ("ipyparallel:none", "", "No cluster of ipyparallel"),
+        ("dask:tcp://127.0.0.1:1", "", "No Dask scheduler answers"),
+        ("ipyparallel:none", "", "No ipyparallel cluster"),
     ],
 )
 def test_an_engine_that_is_not_there_is_a_sentence(engine, jobs, said, monkeypatch, tmp_path):
@@ -339,12 +341,12 @@ def test_an_ipyparallel_cluster_grades(one, monkeypatch, tmp_path):
 
 def test_a_summary_names_what_was_not_graded_and_what_was_slow(tmp_path):
     done = command.GradingOutcome(
-        {f"s{i}": Graded(None, "", {"t": 1.0}, i % 2, float(i)) for i in range(5)}, {"eve": "the file is no notebook"}, 100
+        {f"s{i}": Graded(None, "", {"t": 1.0}, i % 2, float(i)) for i in range(5)}, {"eve": "the file is not a notebook"}, 100
     )
     said = command.summary("03_naive_forward", done, tmp_path)
     assert said.splitlines() == [
         "03_naive_forward: 5 graded in 1 min 40 s, 3 a minute; 1 not graded.",
-        "    not graded: eve: the file is no notebook",
+        "    not graded: eve: the file is not a notebook",
         "    slowest: s4 4.0 s, s3 3.0 s, s2 2.0 s",
     ]
 
@@ -356,9 +358,9 @@ def test_one_hand_in_is_graded_anew_on_request(one, capsys):
     capsys.readouterr()
     assert one.grade(PART, student="ada") == wanted and "1 to grade, 1 graded before" in capsys.readouterr().out
     for nobody in ("eve", "../ada", "."):
-        with pytest.raises(command.NoSubmission, match="has handed in nothing"):
+        with pytest.raises(command.NoSubmission, match="has not handed in"):
             one.grade(PART, student=nobody)
-    assert one.grade(PART) == wanted and "nothing to grade; 2 hand-ins are graded" in capsys.readouterr().out
+    assert one.grade(PART) == wanted and "nothing to grade; 2 hand-ins are already graded" in capsys.readouterr().out
 
 
 def test_a_file_that_cannot_be_graded_is_no_error_of_the_command_unless_one_wants_it(monkeypatch, capsys):
@@ -371,7 +373,7 @@ def test_a_file_that_cannot_be_graded_is_no_error_of_the_command_unless_one_want
         monkeypatch.setenv("STRICT", strict)
         with pytest.raises(SystemExit) as ended:
             command.main()
-        assert int(ended.value.code) == code and "Not all could be graded" in capsys.readouterr().out
+        assert int(ended.value.code) == code and "Some hand-ins could not be graded" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -390,9 +392,9 @@ def test_what_one_file_says_of_itself_stops_nobody_and_fakes_no_line(one, capfd)
     (odd / os.fsdecode(b"caf\xe9.ipynb")).write_text("{}")
     assert one.grade(PART) == {"ada": 10} and one.failed == ["half", "lines", "odd"]
     said = "".join(capfd.readouterr())
-    assert "\x1b[1A" not in said and "\nada: 15 of 15" not in said and "half: NOT graded: the file is no notebook" in said
+    assert "\x1b[1A" not in said and "\nada: 15 of 15" not in said and "half: NOT graded: the file is not a notebook" in said
     why = one.home / "submitted" / "lines" / PART / "not_graded.txt"
-    assert why.read_text().startswith("the file is no notebook") and "\n" not in why.read_text()
+    assert why.read_text().startswith("the file is not a notebook") and "\n" not in why.read_text()
     one.hand_in(PART, "lines", one.solved(PART))
     assert one.grade(PART) == {"ada": 10, "lines": 10} and not why.exists()
 

@@ -108,11 +108,11 @@ LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"<html>", "no notebook"),
-        (json.dumps(LONG).encode(), "its code has 1,100,000 characters, and 1,048,576"),
-        (b"", "no notebook"),
-        (b"[" * 100_000, "nested too deeply|no notebook"),
-        (b"\xff\xfe\x00", "no notebook"),
+        (b"<html>", "not a notebook"),
+        (json.dumps(LONG).encode(), "its code has 1,100,000 characters, and the limit is 1,048,576"),
+        (b"", "not a notebook"),
+        (b"[" * 100_000, "nested too deeply|not a notebook"),
+        (b"\xff\xfe\x00", "not a notebook"),
     ],
 )
 def test_what_is_no_notebook_gets_a_sentence(data, message):
@@ -133,7 +133,7 @@ def test_pipes_links_and_folders_in_a_notebooks_place_cost_only_themselves(one, 
     one.hand_in(PART, "z-honest", one.solved(PART))
     assert one.grade(PART) == {"z-honest": 10} and one.failed == sorted(makers)
     said = "".join(capfd.readouterr())
-    assert all(f"{name}: NOT graded: {PART}.ipynb is no file, but a link or something else" in said for name in makers), said
+    assert all(f"{name}: NOT graded: {PART}.ipynb is not a regular file, but a link or something else" in said for name in makers), said
     assert one.grade(PART) == {"z-honest": 10} and one.failed == sorted(makers), "they are tried again, and said again"
 
 

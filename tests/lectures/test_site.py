@@ -108,7 +108,7 @@ def marked(notebook):
 
 def test_a_figure_without_a_text_is_refused():
     cell = nbformat.v4.new_code_cell("draw()", outputs=[nbformat.v4.new_output("display_data", {"image/png": "eA=="})])
-    with pytest.raises(site.SiteError, match="shows a figure without a text"):
+    with pytest.raises(site.SiteError, match="shows a figure without an alt text"):
         site.describe(cell)
 
 
@@ -129,9 +129,9 @@ def test_links_that_lead_nowhere_and_silent_pictures_are_found(tmp_path):
     (tmp_path / "c" / "d.html").write_text(
         '<a href="../../out.html">1</a><a href="/etc/passwd">2</a><a href="file:///etc">3</a><img alt=" ">'
     )
-    others = ["c/d.html: a picture without a text: ", "c/d.html: ../../out.html", "c/d.html: /etc/passwd", "c/d.html: file:///etc"]
+    others = ["c/d.html: an image without alt text: ", "c/d.html: ../../out.html", "c/d.html: /etc/passwd", "c/d.html: file:///etc"]
     assert links.broken_links(tmp_path) == [
-        *["a.html: a picture without a text: d.png", "a.html: c.html", "a.html: d.png", "b.html: a.html#z"],
+        *["a.html: an image without alt text: d.png", "a.html: c.html", "a.html: d.png", "b.html: a.html#z"],
         *others,
     ]
 

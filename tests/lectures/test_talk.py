@@ -91,7 +91,7 @@ def test_a_talks_own_cells_come_behind_the_slide_that_they_name():
     notebook = new_notebook(cells=list(cells))
     talk.insert(notebook, own, "x")
     assert [cell.source for cell in notebook.cells] == ["# One", "1", "first", "second", "# Two"]
-    for wrong, said in (({"after": "Nowhere"}, "names 0 cells"), ({}, "must say after=")):
+    for wrong, said in (({"after": "Nowhere"}, "names 0 cells"), ({}, "must say with after=")):
         with pytest.raises(build.SourceError, match=said):
             talk.insert(new_notebook(cells=list(cells)), [new_markdown_cell("x", metadata=wrong)], "x")
 
@@ -139,7 +139,7 @@ def test_students_get_none_of_it():
     [
         (["lecture"], "Which part"),
         (["lecture", "--part=77"], "There is no part '77'"),
-        (["lecture", "--part=01", "--minutes=abc"], "MINUTES=abc is no number"),
+        (["lecture", "--part=01", "--minutes=abc"], "MINUTES=abc is not a number"),
         (["lecture", "--part=01", "--minutes=5"], "MINUTES=5 is too short"),
     ],
 )
@@ -157,11 +157,11 @@ def test_a_part_may_be_named_by_its_number():
 
 
 def test_notes_stay_out_of_a_students_notebook(tmp_path):
-    with pytest.raises(build.SourceError, match="speaker's notes stand in"):
+    with pytest.raises(build.SourceError, match="speaker notes belong in"):
         build.from_text(source("slide", "notes"), "01_a")
 
 
-@pytest.mark.parametrize(("minutes", "text", "said"), [(10, None, "MINUTES=10 is too short"), (15, "mine", "no notebook that can be read")])
+@pytest.mark.parametrize(("minutes", "text", "said"), [(10, None, "MINUTES=10 is too short"), (15, "mine", "cannot be read as a notebook")])
 def test_a_talk_that_cannot_be_opened_gets_a_sentence(tmp_path, minutes, text, said):
     if text:
         (tmp_path / "01_data_split.talk-15.ipynb").write_text(text)
