@@ -16,14 +16,13 @@ EXCLUDED_PREFIXES = (
     "grading/",
     "lectures/",
     "tests/grading/",
+    "tests/hub/",
     "tests/lectures/",
     "tests/solved/",
     "benchmarks/",
     ".ci/",
     ".git",
     "hub/",
-    "tests/hub_here.py",
-    "tests/test_hub",
 )
 STUDENT_DOCS = ("docs/slurm.md", "docs/containers.md")  # to which README leads
 STAFF_README_SECTIONS = ("For lecturers", "For instructors", "For developers")  # sections of README

@@ -1,7 +1,7 @@
 """Models and clusters of part 29's hidden tests, by what makes the difference: who leaves it out loses, whichever is drawn.
 
 No student has this file. Answers stored for the cases that students have, in `course_lib.sim.plan.cases`, are none for these;
-`tests/grading/test_plan_cases.py` says what holds for each.
+`tests/grading/authoring/test_plan_cases.py` says what holds for each.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from grading.running import worker
 
 CONNECT_TIMEOUT_SECONDS = 20  # seconds in which a cluster answers
 EXTRA_RANK_BYTES = 128 << 20  # bytes of each rank more
-SUBMISSION_BYTES = 768 << 20  # bytes in which a hand-in of 4 ranks fits; tests/grading/test_cgroup.py holds that
+SUBMISSION_BYTES = 768 << 20  # bytes in which a hand-in of 4 ranks fits; tests/grading/running/test_cgroup.py holds that
 
 
 class BackendError(Exception):

@@ -12,7 +12,7 @@ GPUS = (
     SETUP
     + f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[1] / "helpers")!r})
 import fake_cupy
 from course_lib.collectives import init
 if "cupy" not in sys.modules:

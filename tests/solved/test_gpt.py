@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from machine import mpiexec
 
 from course_lib import cluster
 from course_lib.gpt.text import MAX_TEXT_BYTES, TextError, load_text, sample_batch
 from grading.authoring import reference
-from tests.machine import mpiexec
 
 GRIDS = (
     dict(dp=4),

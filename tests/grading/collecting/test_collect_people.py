@@ -13,7 +13,7 @@ from grading.collecting import tree
 from grading.collecting.collected import format_table
 from grading.people import roster
 from grading.results import packing
-from tests.grading.test_collect import PART, Downloads, filled, notebook, zipped
+from tests.grading.collecting.test_collect import PART, Downloads, filled, notebook, zipped
 
 DUE = datetime(2026, 11, 1, 12)
 

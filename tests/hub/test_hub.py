@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hub_here import Hub, Person, megabytes, missing, nothing_left, processes_of
+from hub_server import Hub, Person, megabytes, missing, nothing_left, processes_of
 from machine import patient
 
 from course_lib.tools import lab

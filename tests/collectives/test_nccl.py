@@ -9,7 +9,7 @@ SETUP = f"""
 import importlib, sys
 import numpy as np
 from mpi4py import MPI
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[1] / "helpers")!r})
 import fake_cupy
 from course_lib import traffic
 from course_lib.collectives import Communicator, init

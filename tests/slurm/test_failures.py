@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
-import slurm_here
+import slurm_cluster
 from machine import patient
 from processes import wait_until
 from slurm_jobs import OPTIONS, environment_of, errors, line_of, processes_of
@@ -18,7 +18,7 @@ from course_lib.cluster import RanksGone
 from course_lib.cluster.processes import slurm
 from course_lib.cluster.replies import RanksError
 
-pytestmark = slurm_here.NEEDED
+pytestmark = slurm_cluster.NEEDED
 
 
 def test_a_rank_that_ends_is_named_with_its_machine(own):

@@ -43,7 +43,7 @@ def test_a_solved_notebook_runs_without_an_error_and_earns_all(course, part, mon
     course.hand_in(part, "solved", course.solved(part))
     assert course.grade(part) == {"solved": points_of(part)} and course.failed == []
     if not points_of(part):
-        return  # test_parts.py runs those that are not graded
+        return  # test_solved_notebooks.py runs those that are not graded
     cells = course.graded(part, "solved").values()
     assert [o for c in cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"] == []
 

@@ -3,13 +3,13 @@
 import re
 
 import pytest
-import slurm_here
+import slurm_cluster
 from whole_notebooks import errors, run
 
 from grading.authoring import reference
 from grading.paths import SOLUTIONS, parts
 
-pytestmark = slurm_here.NEEDED
+pytestmark = slurm_cluster.NEEDED
 
 
 @pytest.mark.slow

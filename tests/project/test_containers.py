@@ -15,7 +15,7 @@ import pytest
 
 from course_lib.sandbox import bubblewrap
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
 DEVCONTAINER = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
 POST_BUILD = ROOT / "binder" / "postBuild"

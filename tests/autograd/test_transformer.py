@@ -24,7 +24,7 @@ from course_lib.autograd import (
     operations,
 )
 from course_lib.autograd.mixed_precision import MixedPrecision
-from tests.test_autograd import differences
+from tests.autograd.test_autograd import differences
 
 SIZE = st.integers(1, 4)
 SEED = st.integers(0, 2**31)

@@ -26,7 +26,7 @@ import psutil
 from machine import patient
 from processes import wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 START = [sys.executable, "-m", "jupyterhub", "--config=hub/jupyterhub_config.py"]
 OWN = """c = get_config()
 c.JupyterHub.authenticator_class = "shared-password"  # for tests alone

@@ -10,10 +10,10 @@ import urllib.request
 
 import nbformat
 import pytest
-from conftest import ONE
 from machine import patient
 from nbformat.v4 import new_markdown_cell
 from processes import wait_until
+from small_part import ONE
 
 from grading import config, grades
 from grading.authoring import build

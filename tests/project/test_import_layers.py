@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # From the top down. A room may use those below it; the rooms of one line know nothing of each other.
 FLOORS = (

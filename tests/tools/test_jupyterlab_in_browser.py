@@ -13,20 +13,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, FLAGS
 from machine import patient
 
 BEGUN = re.compile(r"\[(\*|\d+)\]")  # a cell that runs, or has run
-ROOT = Path(__file__).resolve().parent.parent
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-sync",
-]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port():

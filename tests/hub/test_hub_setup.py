@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hub_here import ROOT, START, Hub, Person, everything, missing, nothing_left, processes_of
+from hub_server import ROOT, START, Hub, Person, everything, missing, nothing_left, processes_of
 from machine import patient
 from processes import wait_until
 

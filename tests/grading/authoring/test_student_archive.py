@@ -31,18 +31,25 @@ NOT_CALLED = (
 )
 
 
+def modules():
+    """The modules that a student's copy has, with the helpers of its tests."""
+    files = [path for path in archive.files() if path.suffix == ".py" and path.parts[0] in ("course_lib", "tests")]
+    return [path for path in files if not path.stem.startswith(("test_", "conftest", "__main__"))]
+
+
+def helper_folders():
+    """The folders in which the helpers of a student's tests are."""
+    return sorted({str((ROOT / path).parent) for path in modules() if path.parts[0] == "tests"})
+
+
 def library():
     """The functions and classes that a student's copy has, in its modules and in the helpers of its tests: (module, name, object)."""
     found = []
-    for path in archive.files():
-        if path.suffix != ".py" or path.parts[0] not in ("course_lib", "tests") or path.stem.startswith(("test_", "conftest", "__main__")):
-            continue
+    for path in modules():
         words = path.with_suffix("").parts if path.parts[0] == "course_lib" else (path.stem,)
         module = ".".join(words[:-1] if words[-1] == "__init__" else words)
         if module.startswith(NOT_CALLED):
             continue
-        if path.parts[0] == "tests" and str((ROOT / path).parent) not in sys.path:
-            sys.path.append(str((ROOT / path).parent))
         for node in ast.parse((ROOT / path).read_text()).body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name != "main":
                 found.append((module, node.name, getattr(importlib.import_module(module), node.name)))
@@ -104,7 +111,7 @@ CALLS = 4  # that are looked at: in the first ones, a group may have one rank
 SPY = """
 import copy, importlib, inspect, sys
 from course_lib.collectives import Communicator
-sys.path.append({tests!r})
+sys.path += {folders!r}
 {key}_theirs, {key}_seen, CALLS = {place}, [], {calls}
 def {key}_spy(*args, **kwargs):
     if len({key}_seen) < CALLS:
@@ -185,7 +192,8 @@ def probe(candidates, call):
 @pytest.mark.parametrize("part", [p for p in parts() if (SOLUTIONS / p / "variants.py").exists()])
 def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
     """Each is given what the exercise is given, and must not give what the solution gives; classes and loops go through the tests."""
-    monkeypatch.syspath_prepend(ROOT / "tests")
+    for folder in helper_folders():
+        monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(variants, "VARIANT_CELL_SECONDS", 60)
     monkeypatch.setattr(variants.sandbox, "sandbox_variables", dict)  # ranks as students have them, which find the archive's tests, too
     tried, spied = 0, {}
@@ -195,7 +203,7 @@ def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
             cell = running.exercise(name)
             if not inspect.isclass(wanted) and "async def" not in cell.source:
                 place = f"{name}.{method}" if method else name
-                spy = SPY.format(key=place.replace(".", "_"), place=place, tests=str(ROOT / "tests"), calls=CALLS)
+                spy = SPY.format(key=place.replace(".", "_"), place=place, folders=helper_folders(), calls=CALLS)
                 spied[cell.id] = spied.get(cell.id, cell.source) + spy
         for source in spied.values():
             running.answer(source)
@@ -243,7 +251,7 @@ def earned(running, cell, place, module="", other=""):
     only = running.tests_decided_by(cell)  # it leaves the solution there
     theirs = f"from {module} import {other} as theirs" if module else "theirs = None"
     source = cell.source.removeprefix("%%px")
-    running.answer(f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n{source}\n\n{theirs}\n{place} = theirs")
+    running.answer(f"import sys\nsys.path += {helper_folders()!r}\n{source}\n\n{theirs}\n{place} = theirs")
     return running.points(only)[0]
 
 

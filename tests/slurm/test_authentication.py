@@ -9,10 +9,10 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge
 
 import pytest
-import slurm_here
+import slurm_cluster
 from slurm_jobs import errors, line_of, processes_of
 
-pytestmark = slurm_here.NEEDED
+pytestmark = slurm_cluster.NEEDED
 
 
 @pytest.mark.slow

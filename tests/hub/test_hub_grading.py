@@ -7,8 +7,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hub_here import Hub, Person, free_port, missing, nothing_left
-from test_browser import CHROMIUM, FLAGS
+from browser import CHROMIUM, FLAGS
+from hub_server import Hub, Person, free_port, missing, nothing_left
 
 from course_lib.tools import lab
 
