@@ -1,4 +1,4 @@
-"""What the tests share: ranks that stay warm, and a notebook kernel."""
+"""Fixtures that the tests share: ranks that stay up between tests, and a notebook kernel."""
 
 import atexit
 import os
@@ -27,7 +27,7 @@ beside = os.path.dirname(os.environ["TMPDIR"]) if "PYTEST_XDIST_WORKER" in os.en
 os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-", dir=beside)
 atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
-# In a job that a shell has put into the background SIGINT is ignored, and the tests that interrupt would wait for ever.
+# In a job that a shell has put into the background SIGINT is ignored, and the tests that interrupt would wait endlessly.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

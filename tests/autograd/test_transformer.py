@@ -1,4 +1,4 @@
-"""What a transformer is made of: gradients are those of finite differences and of PyTorch, also in 16 bits."""
+"""The operations of a transformer: their gradients agree with finite differences and with PyTorch, also in 16 bits."""
 
 import importlib.util
 import itertools

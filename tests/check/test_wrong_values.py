@@ -1,4 +1,4 @@
-"""What a check says of wrong values: what they are to the right ones, where that can be seen."""
+"""A check's messages about wrong values: how they relate to the right ones, where that can be seen."""
 
 import re
 

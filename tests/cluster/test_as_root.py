@@ -1,4 +1,4 @@
-"""What is different for root; .ci/run runs these besides."""
+"""Behaviour that differs for root; .ci/run runs these tests as well."""
 
 import os
 from pathlib import Path

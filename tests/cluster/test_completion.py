@@ -27,7 +27,7 @@ def notebook(same_kernel):
 
 
 def asked(kernel, what, code):
-    """What the kernel replies to a complete_request or inspect_request at the place of `|`."""
+    """The kernel's reply to a complete_request or inspect_request at the place of `|`."""
     channel = kernel.client.kc
     place = code.index("|")
     request = channel.complete if what == "complete" else channel.inspect

@@ -1,4 +1,4 @@
-"""What stands in the notebook and belongs on the ranks, and the other way round."""
+"""Names that are defined in the notebook and belong on the ranks, and the other way round."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def two(same_kernel):
     return same_kernel
 
 
-def test_an_answer_in_the_notebook_is_none_on_the_ranks(two):
+def test_an_answer_in_the_notebook_does_not_count_on_the_ranks(two):
     two.run(EXERCISE)
     assert "split_data is defined in the notebook, and the ranks do not see it" in two.run(CHECK)[1]
     two.run(f"%%px\n{EXERCISE}")

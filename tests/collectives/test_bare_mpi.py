@@ -84,7 +84,7 @@ def test_one_that_computes_is_not(four, capsys, source):
     assert capsys.readouterr().err == ""
 
 
-STRAYS = {
+WRONG_GROUPS = {
     "comm.Allgather(x, out)": "Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is group{0, 1}",
     "MPI.COMM_WORLD.Allgather(x, out)": "MPI.COMM_WORLD.Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is",
     "comm.Allgather(x, out[:2])": "Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is group{0, 1}",
@@ -94,7 +94,7 @@ STRAYS = {
 }
 
 
-@pytest.mark.parametrize("call", STRAYS)
+@pytest.mark.parametrize("call", WRONG_GROUPS)
 def test_another_group_than_the_one_that_was_given_is_named(four, call):
     four.run(f"def collect(x, mp_comm):\n    out = np.zeros((4, 3))\n    {call}\n    return out", label="cell [3]")
 
@@ -105,7 +105,7 @@ def test_another_group_than_the_one_that_was_given_is_named(four, call):
     with pytest.raises((CheckFailed, RanksError)) as caught:
         for r, got in enumerate(four.call(collected, {"x": np.ones(3)})):
             check.array(got, np.ones((2, 3)), name="the result", rank=r)
-    assert (STRAYS[call] in str(caught.value)) if STRAYS[call] else ("was called on" not in str(caught.value))
+    assert (WRONG_GROUPS[call] in str(caught.value)) if WRONG_GROUPS[call] else ("was called on" not in str(caught.value))
 
 
 @pytest.mark.slow

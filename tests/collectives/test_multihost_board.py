@@ -35,7 +35,7 @@ while len(glob.glob("over-*")) < int(os.environ["PMI_SIZE"]):
 
 
 def run(tmp_path, machines, n, program):
-    """What ranks on pretended machines `say`, a list for each rank, and their log."""
+    """Run a program on ranks of pretended machines; returns what they `say`, a list for each rank, and their log."""
     script = tmp_path / "program.py"
     script.write_text(f"{SAY}\ntry:\n{indent(program, '    ')}\nfinally:\n{indent(OVER, '    ')}")
     mpiexec = find_mpiexec()

@@ -77,7 +77,7 @@ def test_a_group_of_one_exchanges_with_itself(eight, size):
 
 
 def half_of_them():
-    """Of each pair, one rank does not come."""
+    """On a rank: one rank of each pair does not come."""
     part = comm.Split(color=rank // 2)
     try:
         if rank % 2:

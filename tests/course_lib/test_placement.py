@@ -1,4 +1,4 @@
-"""What an array is on an axis: claims that hold, claims that do not, and what is found from values alone."""
+"""An array's placement on an axis: true claims, false claims, and placements found from values alone."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ KINDS = st.sampled_from([replicated, partial, sharded(0), sharded(1)])
 
 
 def pieces(kind, full, n, random):
-    """What n ranks hold of an array of integers, as this kind."""
+    """The pieces of an array of integers that n ranks hold, for this kind of placement."""
     if kind == replicated:
         return [full] * n
     if kind == partial:

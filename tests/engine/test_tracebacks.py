@@ -44,7 +44,7 @@ BROKEN = {
     "tracebacks are cut": "import sys\nsys.tracebacklimit = 0\n1 / 0",
     "a message that raises": "class UnboundLocalError(Exception):\n    __str__ = lambda self: 1 / 0\nraise UnboundLocalError",
     "a name that raises": "class E(NameError):\n    name = property(lambda self: 1 / 0)\nraise E('x')",
-    "a name that is none": "raise NameError",
+    "a NameError without a name": "raise NameError",
 }
 
 

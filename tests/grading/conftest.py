@@ -26,7 +26,7 @@ class Course:
         self.home, self.notebooks, self.released = folder, folder / "release", {}
 
     def untouched(self, part):
-        """What a student gets."""
+        """The released notebook, as a student gets it."""
         if part not in self.released:
             self.released[part] = release(part, self.home, self.notebooks)
         return nbformat.read(self.released[part], as_version=4)
@@ -65,7 +65,7 @@ class Course:
         return self.points(part)
 
     def waiting(self, part):
-        """Whose hand-in is to be graded."""
+        """The students whose hand-ins are to be graded."""
         source = nbformat.read(self.home / "source" / part / f"{part}.ipynb", as_version=4)
         return find_pending(part, source, self.home).students
 

@@ -14,7 +14,7 @@ def patient(seconds):
 
 
 def fashion_files():
-    """Where Debian's package dataset-fashion-mnist (or COURSE_DATA_DIR) has the real images; None where they are not."""
+    """The folder in which Debian's package dataset-fashion-mnist (or COURSE_DATA_DIR) has the real images; None without them."""
     places = [Path(p) for p in (os.environ.get(datasets.DATA_DIR_ENV), "/usr/share/datasets/fashion-mnist") if p]
     return next((p for p in places if list(p.glob("**/train-images-idx3-ubyte*"))), None)
 

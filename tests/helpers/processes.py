@@ -1,4 +1,4 @@
-"""Which processes of the course run, for tests that none stays behind."""
+"""The course's running processes, for tests that none is left behind."""
 
 import tempfile
 import time
@@ -22,7 +22,7 @@ def course_processes():
 
 
 def wait_until(condition, seconds=10.0):
-    """Whether `condition()` becomes true in time."""
+    """Wait until `condition()` is true; returns whether it became true in time."""
     deadline = time.monotonic() + patient(seconds)
     while time.monotonic() < deadline:
         if condition():

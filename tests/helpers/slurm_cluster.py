@@ -58,7 +58,7 @@ PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 
 
 def missing():
-    """What of Slurm is not installed."""
+    """List Slurm's programs that are not installed."""
     return [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
 
 
@@ -123,7 +123,7 @@ class Slurm:
         out.close()
 
     def ask(self, *words):
-        """What a command of Slurm says."""
+        """Run a command of Slurm; returns its output."""
         done = subprocess.run(words, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=30, check=False)
         return done.stdout
 

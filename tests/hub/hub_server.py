@@ -37,7 +37,7 @@ c.JupyterHub.log_level = "{level}"
 
 
 def missing() -> str | None:
-    """Why there can be no hub here, or None."""
+    """The reason why there can be no hub here, or None."""
     if os.geteuid():
         return "a hub needs the rights of root"
     try:
@@ -108,7 +108,7 @@ class Hub:
         raise AssertionError(f"the hub does not answer\n{self.log()}")
 
     def log(self) -> str:
-        """What the hub has written."""
+        """The end of the hub's log."""
         with contextlib.suppress(OSError):
             return (self.folder / "log.txt").read_text(errors="replace")[-6000:]
         return ""
@@ -193,16 +193,16 @@ class Person:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the Hub wants of a page that asks."""
+        """The headers that the Hub wants of a page that asks."""
         return {"X-XSRFToken": self.xsrf, "Content-Type": "application/json"}
 
     def ask(self, path: str, method: str = "GET", **body: str) -> str:
-        """What the Hub says of this user."""
+        """Ask the Hub about this user; returns its answer."""
         data = json.dumps(body).encode() if method == "POST" else None
         return self.open(f"/hub/api/users/{self.name}{path}", data, method=method, **self.headers)
 
     def api(self, path: str, method: str = "GET", body: object = None) -> str:
-        """What the server's own interface says."""
+        """Ask the interface of the user's server; returns its answer."""
         data = None if body is None else json.dumps(body).encode()
         return self.open(f"/user/{self.name}/{path}", data, method=method, Authorization=f"token {self.token}")
 
@@ -288,7 +288,7 @@ def nothing_left():
 
 
 def everything() -> dict[str, set]:
-    """What a hub makes: its processes and their sockets, folders, control groups, users."""
+    """Everything that a hub makes: its processes and their sockets, folders, control groups, users."""
     words = ("jupyterhub", "configurable-http-proxy", "hub.culler", "course_lib.tools.hub", "--seccomp")
     processes = set()
     for process in psutil.process_iter():

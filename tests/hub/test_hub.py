@@ -86,7 +86,7 @@ print(json.dumps({
     assert len(folders) == len(set(folders)) == len(CLASS), "each sees the folder of their own ranks, and no other"
 
 
-def test_doors_that_one_leaves_open_lead_nowhere_for_another(hub, people):
+def test_what_one_leaves_open_leads_nowhere_for_another(hub, people):
     ada, bob = (people[name] for name in CLASS[:2])
     said = bob.notebook.run("""
 import ctypes, os, socket
@@ -171,7 +171,7 @@ ATTACKS = {
 
 @pytest.fixture(scope="module")
 def tries(hub, people):
-    """What became of each attack, all by one student."""
+    """The outcome of each attack, all by one student."""
     exchange, teacher, other = hub.folder / "hub/exchange/distributed-training", hub.home("hubteach"), hub.home(CLASS[1])
     (exchange / "inbound" / "another").mkdir()
     for name, owner in {"inbound/another/1.ipynb": other, "outbound/released": teacher, "feedback/another.html": teacher}.items():
@@ -257,13 +257,13 @@ def test_a_student_who_opens_a_thousand_connections_holds_nobody_else_up(hub, pe
 import socket
 held = []
 for _ in range(1200):
-    door = socket.socket(socket.AF_UNIX)
-    door.settimeout(0.01)
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(0.01)
     try:
-        door.connect("/run/hub.sock")
+        client.connect("/run/hub.sock")
     except OSError:
         break
-    held.append(door)
+    held.append(client)
 print(len(held))
 """)
     assert 0 < int(said) < 100
@@ -271,7 +271,7 @@ print(len(held))
     assert other.api("api/status").startswith("{")
     assert "Logout" in Person(hub, CLASS[9]).log_in()
     assert time.monotonic() - began < patient(20)
-    greedy.notebook.run("for door in held: door.close()")
+    greedy.notebook.run("for client in held: client.close()")
     deadline = time.monotonic() + patient(30)
     while not (status := greedy.ask("")).startswith("{") or "the sum is 8" not in greedy.notebook.run(LIGHT):
         assert time.monotonic() < deadline, status

@@ -61,7 +61,7 @@ def people(hub):
 
 
 def sh(person, *lines):
-    """What commands in somebody's server say."""
+    """Run commands in somebody's server; returns their output."""
     return person.shell.run(f"sh(*{lines!r})")
 
 
@@ -86,7 +86,7 @@ def graded(hub, people):
 
 
 def forgeries(hub):
-    """What somebody puts into the drop-box who wants another's place, the instructor's files, or to stop it all."""
+    """A cell that puts forgeries into the drop-box: for another's place, for the instructor's files, or to stop it all."""
     return f"""
 import datetime, os, pathlib
 box = pathlib.Path("/exchange/distributed-training/inbound")
@@ -174,7 +174,7 @@ def test_forged_hand_ins_are_not_collected(hub, graded):
 
 
 def test_commands_are_found_in_a_terminal(people):
-    """What a person opens is a terminal, and not a kernel: its shell has settings of its own."""
+    """Look in a terminal, and not in a kernel: its shell has settings of its own."""
     from websocket import create_connection
 
     for name in ("hubteach", "hubada"):

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """Of no hub of these tests."""
+    """Check that no hub of these tests leaves anything."""
     with nothing_left():
         yield
 
@@ -33,7 +33,7 @@ def test_the_systems_own_accounts_get_no_server(name):
         account(name)
 
 
-def test_who_is_asked_for_users_that_are_not_in_etc_is_reached_from_behind_the_wall(monkeypatch, tmp_path):
+def test_name_services_for_users_that_are_not_in_etc_are_reached_from_the_sandbox(monkeypatch, tmp_path):
     from hub import isolation
 
     monkeypatch.setattr(isolation, "NAME_SERVICE_SOCKETS", ("/run/course-hub-test", "/run/course-hub-none"))
@@ -126,7 +126,7 @@ def test_users_of_the_group_come_in_with_their_passwords_and_no_others():
 
 
 def test_names_with_capitals_are_names_of_their_own():
-    """Of a student, here, and of the instructor."""
+    """A student and the instructor have names that differ in capitals only."""
     hub = Hub(["hubteach", "Hubteach"], group="hubclass")
     try:
         subprocess.run(["gpasswd", "--add", "Hubteach", "hubclass"], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Who guesses passwords at the hub is slowed down, and keeps nobody else out."""
+"""The hub slows down those who guess passwords, and keeps nobody else out."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The house: each room's modules import only downwards, and there are no circles."""
+"""The layers of imports: each package uses only those below it, and there are no circles."""
 
 import ast
 import functools
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# From the top down. A room may use those below it; the rooms of one line know nothing of each other.
-FLOORS = (
+# From the top down. A package may use those below it; the packages of one line know nothing of each other.
+LAYERS = (
     ("tools",),
     ("training", "resnet", "sim"),
     ("check",),
@@ -68,21 +68,21 @@ def test_no_two_modules_need_each_other():
         pytest.fail(f"a circle of imports: {' -> '.join(reversed(circle.args[1]))}")
 
 
-def test_a_room_uses_only_what_lies_below_it():
-    floor = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
-    rooms = {name.split(".")[1] for name in KNOWN if name.startswith("course_lib.")}
-    assert rooms == set(floor), "a room without a floor, or a floor without a room"
+def test_a_package_uses_only_those_below_it():
+    layer = {package: i for i, packages in enumerate(LAYERS) for package in packages}
+    packages = {name.split(".")[1] for name in KNOWN if name.startswith("course_lib.")}
+    assert packages == set(layer), "a package without a layer, or a layer without a package"
     for name, used in graph().items():
         if name.startswith("course_lib."):
             mine = name.split(".")[1]
             for other in used - {"course_lib"}:
                 assert other.startswith("course_lib."), f"{name} imports {other}"
                 theirs = other.split(".")[1]
-                assert theirs == mine or floor[theirs] > floor[mine], f"{name} imports {other}, which is above it"
+                assert theirs == mine or layer[theirs] > layer[mine], f"{name} imports {other}, which is above it"
 
 
 # Those of grading, from the top down; the modules outside of them are commands, above, and what all of them use, below.
-GRADING_FLOORS = (
+GRADING_LAYERS = (
     ("report", "autograders", "new_part"),
     ("results",),
     ("collecting", "running"),
@@ -92,15 +92,15 @@ GRADING_FLOORS = (
 )
 
 
-def test_a_room_of_grading_uses_only_what_lies_below_it():
-    floor = {room: i for i, rooms in enumerate(GRADING_FLOORS) for room in rooms}
-    assert {path.parent.name for path in (ROOT / "grading").glob("*/__init__.py")} == set(floor), "a room without a floor"
+def test_a_package_of_grading_uses_only_those_below_it():
+    layer = {package: i for i, packages in enumerate(GRADING_LAYERS) for package in packages}
+    assert {path.parent.name for path in (ROOT / "grading").glob("*/__init__.py")} == set(layer), "a package without a layer"
     for name, used in graph().items():
         mine = name.split(".")[1] if name.startswith("grading.") else ""
         for other in used:
             theirs = other.split(".")[1] if other.startswith("grading.") else ""
-            if mine in floor and theirs in floor and mine != theirs:
-                assert floor[theirs] > floor[mine], f"{name} imports {other}, which is above it"
+            if mine in layer and theirs in layer and mine != theirs:
+                assert layer[theirs] > layer[mine], f"{name} imports {other}, which is above it"
 
 
 def test_arrows_between_packages_go_one_way():
@@ -109,14 +109,14 @@ def test_arrows_between_packages_go_one_way():
         assert not [other for other in used if PACKAGES.index(other.split(".")[0]) < mine], name
 
 
-FILES = 10  # of a room, and of a sub-room
+FILES = 10  # of a package, and of a subpackage
 LARGER = {"course_lib": 16, "course_lib/cluster/isolated": 11, "grading": 11, "grading/collecting": 11}
 
 
-def test_rooms_stay_small():
-    """A room has so many files that a reader sees them at a glance; those that are larger may shrink, not grow."""
-    rooms = Counter(str(path.parent.relative_to(ROOT)) for path in KNOWN.values() if path.name != "__init__.py")
-    large = {room: n for room, n in rooms.items() if n > LARGER.get(room, FILES)}
+def test_packages_stay_small():
+    """A package has so few files that a reader sees them at a glance; those that are larger may shrink, not grow."""
+    packages = Counter(str(path.parent.relative_to(ROOT)) for path in KNOWN.values() if path.name != "__init__.py")
+    large = {package: n for package, n in packages.items() if n > LARGER.get(package, FILES)}
     assert not large, large
 
 

@@ -79,7 +79,7 @@ def test_what_is_assumed_is_fitted_anew_with_another_figure(monkeypatch):
 @pytest.mark.parametrize(
     ("ranks", "chunks", "micro_batches"), [(1, 1, 3), (4, 1, 2), (4, 1, 9), (2, 3, 4), (4, 2, 8), (3, 4, 9), (4, 2, 4)]
 )
-def test_every_rank_does_all_its_work_once_and_nobody_waits_for_ever(ranks, chunks, micro_batches):
+def test_every_rank_does_all_its_work_once_and_nobody_waits_endlessly(ranks, chunks, micro_batches):
     for rank in range(ranks):
         work = work_order(rank, ranks, chunks, micro_batches)
         assert sorted(work) == sorted((f, c, k) for f in (True, False) for c in range(chunks) for k in range(micro_batches))

@@ -1,4 +1,4 @@
-"""What the tests of Slurm share: a kernel's process, and how to find what runs."""
+"""Helpers of the tests under Slurm: a kernel's process, and searches for running processes."""
 
 import os
 import subprocess

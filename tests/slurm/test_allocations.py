@@ -1,4 +1,4 @@
-"""How an allocation is asked for, and given back."""
+"""Allocations: requested, and given back."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Whoever has no key is let in nowhere."""
+"""Nobody can connect without the keys."""
 
 import os
 import re
@@ -18,31 +18,31 @@ pytestmark = slurm_cluster.NEEDED
 @pytest.mark.slow
 def test_the_controller_and_the_agents_let_in_nobody_without_the_keys(ranks, slurm):
     plain = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # the greeting of ZMTP 3, without encryption
-    doors = listening(processes_of(slurm, "engine.slurm controller"))
-    assert len(doors) >= 4
-    for door in doors:
-        with socket.create_connection(door, 5) as stranger:
+    addresses = listening(processes_of(slurm, "engine.slurm controller"))
+    assert len(addresses) >= 4
+    for address in addresses:
+        with socket.create_connection(address, 5) as stranger:
             stranger.settimeout(20)
             stranger.sendall(plain[:11])
             greeting = exactly(stranger, 64)
             assert greeting[12:32].rstrip(b"\0") == b"CURVE", greeting
             stranger.sendall(plain[11:])
             assert not everything(stranger)
-    doors = listening(processes_of(slurm, "agent.py"))
-    assert len(doors) == 2
-    for door in doors:
+    addresses = listening(processes_of(slurm, "agent.py"))
+    assert len(addresses) == 2
+    for address in addresses:
         for known in (b"", bytes(32), os.urandom(32)):
-            with socket.create_connection(door) as stranger, Connection(os.dup(stranger.fileno())) as connection:
+            with socket.create_connection(address) as stranger, Connection(os.dup(stranger.fileno())) as connection:
                 with pytest.raises((AuthenticationError, EOFError)):
                     answer_challenge(connection, known)
                 assert b"n1" not in everything(stranger)
         for nonsense in (b"\xff" * 64, b"\0\0\0\4????"):
-            with socket.create_connection(door, 5) as stranger:
+            with socket.create_connection(address, 5) as stranger:
                 stranger.sendall(nonsense)
                 assert len(everything(stranger)) < 100
-        with socket.create_connection(door, 5) as stranger:  # nor one who says nothing, for long
+        with socket.create_connection(address, 5) as stranger:  # nor one who says nothing, for long
             assert len(everything(stranger)) < 100
-        silent = [socket.create_connection(door, 5) for _ in range(40)]
+        silent = [socket.create_connection(address, 5) for _ in range(40)]
         try:
             assert errors(ranks.run("time.sleep(1)\ncomm.Barrier()")) == [None] * 8
         finally:
@@ -52,10 +52,10 @@ def test_the_controller_and_the_agents_let_in_nobody_without_the_keys(ranks, slu
 
 
 def listening(processes):
-    """Where they listen: on loopback here."""
-    doors = {(c.laddr.ip, c.laddr.port) for p in processes for c in p.net_connections("tcp") if c.status == "LISTEN"}
-    assert {ip for ip, _ in doors} == {"127.0.0.1"}
-    return doors
+    """The addresses on which these processes listen: on loopback here."""
+    addresses = {(c.laddr.ip, c.laddr.port) for p in processes for c in p.net_connections("tcp") if c.status == "LISTEN"}
+    assert {ip for ip, _ in addresses} == {"127.0.0.1"}
+    return addresses
 
 
 def exactly(connection, size):
@@ -67,7 +67,7 @@ def exactly(connection, size):
 
 
 def everything(connection):
-    """What is said on a connection until the other side closes it, which it must do soon."""
+    """Read a connection until the other side closes it, which it must do soon."""
     connection.settimeout(20)
     said, deadline = b"", time.monotonic() + 20
     with suppress(ConnectionError):
@@ -87,11 +87,11 @@ def test_no_key_is_left_where_others_could_read_it(ranks, slurm):
     assert not [line for line in lines if re.search(r"[0-9a-f]{32}", line)]
 
 
-def test_strangers_at_the_door_of_the_process_that_asked_end_nothing(own, slurm):
+def test_unknown_connections_to_the_process_that_asked_end_nothing(own, slurm):
     ranks = own(4)
     (asks,) = processes_of(slurm, "course_lib.engine.processes.slurm ask")
-    (door,) = [c.laddr for c in asks.net_connections("tcp") if c.status == "LISTEN"]
-    strangers = [socket.create_connection(tuple(door), 5) for _ in range(150)]
+    (address,) = [c.laddr for c in asks.net_connections("tcp") if c.status == "LISTEN"]
+    strangers = [socket.create_connection(tuple(address), 5) for _ in range(150)]
     for stranger in strangers[:20]:
         with suppress(OSError):  # put out already, for one who came later
             stranger.sendall(b"0" * 64)

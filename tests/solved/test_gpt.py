@@ -44,7 +44,7 @@ def start(sizes, balance=0.01):
 
 
 def go(steps):
-    """Of each step, the loss and the gradients' length before they are clipped."""
+    """Train; returns for each step the loss and the gradients' norm before clipping."""
     return [(trainer.train_step(), trainer.norm) for _ in range(steps)] if trainer else []
 
 

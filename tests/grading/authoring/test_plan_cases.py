@@ -1,4 +1,4 @@
-"""What makes the difference in each case of part 29: one drawn is as good as any other."""
+"""The deciding feature of each case of part 29: any case that is drawn has it."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""What students get: built from solutions/, the same bytes each time, and nothing that tells an answer."""
+"""The released notebooks: built from solutions/, the same bytes each time, and without any answer."""
 
 import os
 import re

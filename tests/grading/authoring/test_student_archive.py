@@ -57,7 +57,7 @@ def library():
 
 
 def fits(candidate, wanted):
-    """Whether it can be called as the exercise is, and is of its kind."""
+    """Tell whether it can be called as the exercise is, and is of its kind."""
     if inspect.isclass(candidate) and not inspect.isclass(wanted) and issubclass(candidate, BaseException):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What `make gradescope` and `make autolab` write, run as those platforms would: in a root of its own, where nothing else is."""
+"""The archives of `make gradescope` and `make autolab`, run as those platforms do: in a root of their own, where nothing else is."""
 
 import ensurepip
 import io
@@ -132,7 +132,7 @@ def answered(source, **answers):
 
 
 def unpacked(folder, **how):
-    """What Gradescope has after it has built the image: everything but the wheels."""
+    """Make the files that Gradescope has after it has built the image: all but the wheels."""
     for name in ("source", "submission", "results"):
         (folder / name).mkdir(parents=True)
     subprocess.run(["unzip", "-q", build_archive.gradescope(PART, folder.parent, **how)], cwd=folder / "source", check=True)

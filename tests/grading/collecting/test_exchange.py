@@ -53,7 +53,7 @@ class Box:
 
     @property
     def collected(self):
-        """What was collected, by name."""
+        """The collected files' texts, by name."""
         return {p.name: p.read_text() for p in self.home.glob(f"submitted/{ME}/{PART}/*")}
 
 
@@ -197,7 +197,7 @@ def test_what_is_changed_while_it_is_copied_counts_from_then(box, monkeypatch):
 
 
 @pytest.mark.parametrize("secret", [b"\xff" * 64, b"", b"short", b"a" * 5000, b"two words that are a secret\n", None], ids=range(6))
-def test_a_secret_that_is_none_ends_nobody_elses_feedback(box, secret, caplog):
+def test_an_invalid_secret_stops_nobody_elses_feedback(box, secret, caplog):
     for student, text in (("ada", secret), ("eve", SECRET.encode()), ("grace", secret)):
         page, came = (box.home / kind / student / PART for kind in ("feedback", "submitted"))
         for folder in (page, came):
@@ -211,7 +211,7 @@ def test_a_secret_that_is_none_ends_nobody_elses_feedback(box, secret, caplog):
     assert ("Not released: the feedback of ada" in caplog.text) == (secret is not None)
 
 
-def test_a_secret_that_is_none_is_not_collected(box, caplog):
+def test_an_invalid_secret_is_not_collected(box, caplog):
     box.hand_in(secret="short")
     box.collect()
     assert sorted(box.collected) == [f"{PART}.ipynb", "timestamp.txt"]

@@ -70,7 +70,7 @@ def test_a_call_after_the_answer_is_refused():
 
 BAD_CALLS = {
     "a group without itself": dict(members=[1]),
-    "a rank that is none": dict(members=[0, 7]),
+    "a rank that does not exist": dict(members=[0, 7]),
     "a rank twice": dict(members=[0, 0]),
     "no group": dict(members="all"),
     "no call": dict(signature=[1, 2]),
@@ -80,13 +80,13 @@ BAD_CALLS = {
     "another size than it says": dict(members=[0], signature=[1, 12, 9, 1]),
     "an unknown dtype": dict(members=[0], signature=[1, 99, 1, 1]),
     "an unknown reduction": dict(members=[0], signature=[1, 12, 1, 15]),
-    "a root that is none": dict(members=[0], signature=[6, 12, 1, 16 * 9]),
+    "a root that does not exist": dict(members=[0], signature=[6, 12, 1, 16 * 9]),
     "parts that do not fit": dict(members=[0], signature=[3, 12, 1, 1], counts=[5]),
 }
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_a_call_that_is_none_is_refused(name):
+def test_an_invalid_call_is_refused(name):
     header = {"call": 1, "members": [0, 1], "signature": [1, 12, 1, 1], **BAD_CALLS[name]}
     with pytest.raises(ProtocolViolation):
         busy(2).call(0, header, bytes(8))
@@ -132,7 +132,7 @@ def test_what_nobody_joins_is_sent_as_well():
 
 
 @pytest.mark.parametrize("what", [[calls.IALLREDUCE, 12, -1, 1], [calls.IALLREDUCE, 99, 8, 1], [calls.ALLTOALLV, -1, 8, 0]])
-def test_a_start_of_numbers_that_are_none_is_refused_before_anybody_joins(what):
+def test_a_start_with_invalid_numbers_is_refused_before_anybody_joins(what):
     with pytest.raises(ProtocolViolation, match="no known kind"):
         busy(2).call(0, {**SOLO, "signature": what, "call": 1}, bytes(64))
 

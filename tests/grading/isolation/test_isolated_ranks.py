@@ -59,7 +59,7 @@ def hidden(request, shared):
 
 
 @pytest.fixture(params=MODES[1:])
-def walled(request, shared):
+def sandboxed(request, shared):
     return shared(request.param)
 
 
@@ -222,13 +222,13 @@ def visible(places):
     return files, writable, dict(os.environ), os.getuid()
 
 
-def test_a_rank_sees_python_and_the_library_and_nothing_else(walled, tmp_path):
+def test_a_rank_sees_python_and_the_library_and_nothing_else(sandboxed, tmp_path):
     import sys
 
     import course_lib
 
     shown = [sys.prefix, sys.base_prefix, str(Path(course_lib.__file__).parent), "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/tmp", "/dev"]
-    for rank, (files, writable, environment, user) in enumerate(walled.call(visible, dict(places=shown))):
+    for rank, (files, writable, environment, user) in enumerate(sandboxed.call(visible, dict(places=shown))):
         assert set(files) <= {"/etc/ld.so.cache", os.path.realpath(sys.executable)}
         assert sorted(writable) == ["/dev/shm", "/tmp"]
         assert "COURSE_TEST_TOKEN" not in environment and "for the instructor alone" not in environment.values()
@@ -616,7 +616,7 @@ def test_a_rank_without_the_filter_that_its_grader_has_does_not_come_up(monkeypa
 
 
 def test_pages_that_are_only_touched_count(fresh):
-    """Which pages of a large empty array were read is a memory of its own, in the kernel's page tables."""
+    """The kernel's page tables remember which pages of a large empty array were read: that is memory, too."""
     before = fresh.held()
     fresh.run("""
 import mmap

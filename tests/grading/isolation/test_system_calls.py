@@ -20,7 +20,7 @@ HIGH = 1 << 40  # what the kernel does not look at in an argument of 32 bits
 
 
 def decide(program, number, machine, *arguments):
-    """What the kernel does with a call (its own rules: Linux, net/core/filter.c, for the instructions that there are)."""
+    """The kernel's decision about a call (its own rules: Linux, net/core/filter.c, for the instructions that there are)."""
     data = struct.pack("iIQ6Q", number, machine, 0, *arguments, *[0] * (6 - len(arguments)))
     lines, at, word = [*struct.iter_unpack("HBBI", program)], 0, 0
     while True:

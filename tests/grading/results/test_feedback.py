@@ -102,7 +102,7 @@ def students(tmp_path, empty_gradebook):
 
 
 class Outline(HTMLParser):
-    """What a page shows as text, and what it would load or run."""
+    """The text that a page shows, and everything that it would load or run."""
 
     def __init__(self, page):
         super().__init__()

@@ -93,7 +93,7 @@ def test_a_worker_that_is_killed_gives_its_hand_in_to_another_one(one):
 
 
 class Poison:
-    """What ends the process that reads it."""
+    """An object that ends the process that unpickles it."""
 
     def __reduce__(self):
         return os._exit, (3,)

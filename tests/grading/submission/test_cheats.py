@@ -285,7 +285,7 @@ def first(x):
 NAMES = ("*", "...", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学生", "a" * 120)
 
 
-# Without walls, these would do what they try to.
+# Without isolation, these would do what they try to.
 GUARD = "from course_lib.collectives.transport import isolated\nassert isolated.connection, 'this rank is not isolated'\n"
 
 
@@ -430,7 +430,7 @@ def test_an_answer_that_wants_to_do_harm_reaches_nothing_and_takes_no_more_than_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graded_together", MODES[:1], indirect=True)  # what is shown is cut outside the walls
+@pytest.mark.parametrize("graded_together", MODES[:1], indirect=True)  # output is cut outside the sandbox
 def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one):
     hand_ins = guarded(one, shows=SHOWS, floods=FLOODS, leaks=LEAKS, leaks_in_lines=LEAKS_IN_LINES)
     hand_ins |= {

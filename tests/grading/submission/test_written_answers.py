@@ -50,7 +50,7 @@ def answered(course, text, **ids):
 
 
 def by_hand(course, student, points=None):
-    """What the gradebook has of the written answer; a person gives `points` first."""
+    """The gradebook's record of the written answer, after a person has given `points`."""
     with config.gradebook(config.load(course.home)) as book:
         grade = book.find_grade(CELL, PART, PART, student)
         if points is not None:

@@ -1,4 +1,4 @@
-"""What the simulator says of loops that are no training steps."""
+"""The simulator's messages about loops that are not training steps."""
 
 import asyncio
 import contextlib
@@ -321,7 +321,7 @@ def test_a_value_of_another_rank_has_to_be_sent():
         two.forward(0, two.get_input_activation([0]), found["weight"])
 
 
-def test_bad_sizes_and_loops_that_are_none():
+def test_bad_sizes_and_loops_that_are_not_async():
     for bad in (dict(world_size=0), dict(num_layers=0), dict(global_batch_size=0), dict(world_size="2")):
         with pytest.raises(ValueError, match=r"must be|is the number"):
             run(data_parallel, **SMALL | bad)

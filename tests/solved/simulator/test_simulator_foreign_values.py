@@ -144,7 +144,7 @@ def test_a_loop_of_the_originals_kind_runs_without_a_limit_and_the_result_says_s
 
 
 def held_row_by_row(model):
-    """What `stats.memory_profile` gives, from the rows alone, one after the other."""
+    """Compute the result of `stats.memory_profile` from the rows alone, one after the other."""
     rows, n = model.rows, len(model.sizes)
     touched = {row[1] for row in rows if row[0] == "hold"} | {used for row in rows if len(row) > 2 for used in row[4]}
     kept = {number for row in rows if row[0] == "load" for number in row[5] if number in touched}
