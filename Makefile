@@ -111,7 +111,7 @@ variants: $(DEV) ## Run wrong and right answers against the hidden tests (PART=.
 
 cheats: $(DEV) ## Run cheats against the hidden tests (PART=... for one)
 	@$(RUN) grading.variants --cheats $(PART)
-	@[ -n "$(PART)" ] || $(RUN) pytest tests/grading/test_cheats.py tests/grading/test_apart.py
+	@[ -n "$(PART)" ] || $(RUN) pytest tests/grading/submission/test_cheats.py tests/grading/isolation/test_isolated_ranks.py
 
 new-part: $(DEV) ## Create a small, working part as a starting point (PART=90_my_part)
 	@$(RUN) grading.new_part $(PART)
@@ -122,7 +122,7 @@ check: $(DEV) ## Check one part within a minute: format, release, answers, talk,
 	@$(BIN)/ruff format --check -q solutions/$(PART) && $(BIN)/ruff check -q solutions/$(PART) || { echo "make lint formats it."; exit 1; }
 	@$(RUN) grading.release $(PART)
 	@$(RUN) pytest -q -n 2 -m "not root and not brief" -k "($(PART) or every_notebook or all_exercises or folded)" \
-	  tests/grading/test_release.py tests/grading/test_points.py tests/lectures/test_talk.py
+	  tests/grading/authoring/test_release.py tests/grading/submission/test_points.py tests/lectures/test_talk.py
 	@$(RUN) docs.build --part $(PART)
 
 student-archive: $(GRADING) ## Write dist/distributed-training-course.zip, for students

@@ -1,15 +1,14 @@
-"""What the tests share: ranks that stay warm, and a notebook kernel."""
+"""Fixtures that the tests share: ranks that stay up between tests, and a notebook kernel."""
 
 import atexit
 import os
 import shutil
 import signal
 import tempfile
-from importlib.util import find_spec
 
 import hypothesis
 import pytest
-import slurm_here
+import slurm_cluster
 from machine import fashion_files
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
@@ -28,7 +27,7 @@ beside = os.path.dirname(os.environ["TMPDIR"]) if "PYTEST_XDIST_WORKER" in os.en
 os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-", dir=beside)
 atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
-# In a job that a shell has put into the background SIGINT is ignored, and the tests that interrupt would wait for ever.
+# In a job that a shell has put into the background SIGINT is ignored, and the tests that interrupt would wait endlessly.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -115,22 +114,17 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("Training on Fashion-MNIST was left out: its files are not here (apt install dataset-fashion-mnist).")
     if not pytorch.available():
         terminalreporter.write_line("Agreement with PyTorch was left out: torch is not installed (pip install -e '.[torch]').")
-    if without := slurm_here.missing():
+    if without := slurm_cluster.missing():
         terminalreporter.write_line(f"Ranks under Slurm were left out: {', '.join(without)} not installed (apt install slurm-wlm munge).")
     if bubblewrap.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {bubblewrap.problem()}.")
         terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
-    if os.geteuid() == 0 and find_spec("hub_here"):  # a student's copy has no hub
-        from hub_here import missing
-
-        if missing():
-            terminalreporter.write_line(f"JupyterHub was left out: {missing()}.")
 
 
 @pytest.fixture(scope="session")
 def slurm():
     """A Slurm of this process of the run, to which `cluster.start(slurm=...)` turns."""
-    running, before = slurm_here.Slurm(), dict(os.environ)
+    running, before = slurm_cluster.Slurm(), dict(os.environ)
     os.environ.update(running.environment)
     yield running
     left = not wait_until(lambda: not running.left(), 30) and running.left()

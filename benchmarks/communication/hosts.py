@@ -1,6 +1,6 @@
 """Ranks on two machines under Slurm, 2 × 4, with the status board across them, against bare blocking mpi4py on the same ranks.
 
-Slurm and both machines run here, see tests/slurm_here.py: the two mirrors and 8 ranks share this machine's cores.
+Slurm and both machines run here, see tests/helpers/slurm_cluster.py: the two mirrors and 8 ranks share this machine's cores.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ def measure(folder: str) -> None:
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    sys.path.insert(0, str(ROOT / "tests"))
-    import slurm_here
+    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+    import slurm_cluster
 
     from grading.authoring import reference
 
-    if slurm_here.missing():
-        print(f"hosts: left out, {', '.join(slurm_here.missing())} not installed (apt install slurm-wlm munge)")
+    if slurm_cluster.missing():
+        print(f"hosts: left out, {', '.join(slurm_cluster.missing())} not installed (apt install slurm-wlm munge)")
         return
-    slurm, before = slurm_here.Slurm(), dict(os.environ)
+    slurm, before = slurm_cluster.Slurm(), dict(os.environ)
     os.environ.update(slurm.environment)
     try:
         with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:

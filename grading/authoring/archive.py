@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import zipfile
@@ -16,14 +17,13 @@ EXCLUDED_PREFIXES = (
     "grading/",
     "lectures/",
     "tests/grading/",
+    "tests/hub/",
     "tests/lectures/",
     "tests/solved/",
     "benchmarks/",
     ".ci/",
     ".git",
     "hub/",
-    "tests/hub_here.py",
-    "tests/test_hub",
 )
 STUDENT_DOCS = ("docs/slurm.md", "docs/containers.md")  # README links to these
 STAFF_README_SECTIONS = ("For lecturers", "For instructors", "For developers")  # sections of README
@@ -46,7 +46,7 @@ def write(path: Path) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in files():
             info = zipfile.ZipInfo(f"{ARCHIVE_NAME}/{name.as_posix()}", (2026, 1, 1, 0, 0, 0))
-            info.external_attr = 0o644 << 16
+            info.external_attr = (0o755 if os.access(ROOT / name, os.X_OK) else 0o644) << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             data = (ROOT / name).read_bytes()
             archive.writestr(info, REWRITTEN_FILES[name.as_posix()](data.decode()) if name.as_posix() in REWRITTEN_FILES else data)

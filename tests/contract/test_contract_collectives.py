@@ -208,7 +208,7 @@ FAULTS = {
         "comm.Bcast(np.ones(3), root=int(rank == 5))",
         ["MismatchError", "rank 5: Bcast of 3 float64 (root 1)", "(root 0)", "the same root"],
     ),
-    "a root that is none": ("comm.Bcast(np.ones(3), root=8)", ["ValueError", "root must be a rank of the group, 0 to 7; got 8"]),
+    "a root outside the group": ("comm.Bcast(np.ones(3), root=8)", ["ValueError", "root must be a rank of the group, 0 to 7; got 8"]),
     "no array on the root": (
         "comm.Scatter(None, np.ones(2), root=rank)",
         ["TypeError", "Scatter: sendbuf must be a NumPy array; got None"],

@@ -1,4 +1,4 @@
-"""What the contract's tests run on each transport, and how they compare what its ranks say."""
+"""Cells that the contract's tests run on each transport, and the comparison of its ranks' messages."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ GPUS = (
     SETUP
     + f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[1] / "helpers")!r})
 import fake_cupy
 from course_lib.collectives import init
 if "cupy" not in sys.modules:
@@ -33,12 +33,12 @@ os.execv({mpiexec!r}, [{mpiexec!r}, *words[:place], "sh", "-c", name, "sh", *wor
 
 
 def is_nccl(request):
-    """Whether a test's arrays lie on GPUs."""
+    """Tell whether a test's arrays lie on GPUs."""
     return request.node.callspec.params["ranks"] == "nccl"
 
 
 def is_graded(request):
-    """Whether a test's ranks are isolated, as when a notebook is graded."""
+    """Tell whether a test's ranks are isolated, as when a notebook is graded."""
     return request.node.callspec.params["ranks"] == "relay"
 
 

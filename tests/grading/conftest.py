@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from machine import patient
 from processes import course_processes, wait_until
+from small_part import ONE
 from traitlets.config import Config
 
 from grading import config
@@ -14,46 +15,6 @@ from grading.autograde import autograde
 from grading.release import release
 from grading.running.pending import find_pending
 
-# A part with two ranks only: each hand-in starts them anew.
-ONE = """# ---
-# jupyter:
-#   course:
-#     ranks: 2
-# ---
-
-# %% Start tags=["given"]
-from course_lib import cluster
-from course_lib.check import Check
-ranks = cluster.start(2)
-
-# %% Set up tags=["given"]
-# %%px
-import numpy as np
-from course_lib.collectives import Communicator
-comm = Communicator()
-
-# %% An example
-# %%px
-print(comm.Get_rank())
-
-# %% First tags=["exercise"]
-# %%px
-def first(x):
-    ### BEGIN SOLUTION
-    total = np.empty_like(x)
-    comm.Allreduce(x, total)
-    return total
-    ### END SOLUTION
-
-# %% Test first tags=["test"] points=10
-### BEGIN HIDDEN TESTS
-check = Check("first", show=False)
-for _ in range(2):
-    xs = [check.random.standard_normal(5) for _ in range(2)]
-    for r, found in enumerate(ranks.call("first", [dict(x=x) for x in xs])):
-        check.array(found, sum(xs), name="the sum", rank=r)
-### END HIDDEN TESTS
-"""
 SPLIT = "01_data_split"
 WRONG = "%%px\ndef split_data(x_train, y_train, mp_size, dp_size, rank):\n    {}return x_train, y_train"
 
@@ -65,7 +26,7 @@ class Course:
         self.home, self.notebooks, self.released = folder, folder / "release", {}
 
     def untouched(self, part):
-        """What a student gets."""
+        """The released notebook, as a student gets it."""
         if part not in self.released:
             self.released[part] = release(part, self.home, self.notebooks)
         return nbformat.read(self.released[part], as_version=4)
@@ -104,7 +65,7 @@ class Course:
         return self.points(part)
 
     def waiting(self, part):
-        """Whose hand-in is to be graded."""
+        """The students whose hand-ins are to be graded."""
         source = nbformat.read(self.home / "source" / part / f"{part}.ipynb", as_version=4)
         return find_pending(part, source, self.home).students
 

@@ -66,7 +66,7 @@ def lecture(tmp_path):
 
 
 def place(page):
-    """Which slide is shown, of how many."""
+    """The number of the slide that is shown, and of all slides."""
     return tuple(int(number) for number in re.search(r"(\d+) / (\d+)", page.inner_text(".lecture-corner")).groups())
 
 
@@ -173,7 +173,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         numbers = "[...document.querySelectorAll('.jp-InputPrompt')].map(prompt => prompt.textContent.trim())"  # folded cells have none
         assert "[3]:" in page.evaluate(numbers), "each once"
 
-    def test_what_runs_for_ever_is_stopped_by_a_key_and_goes_on(lecture):
+    def test_an_endless_cell_is_stopped_by_a_key_and_the_talk_goes_on(lecture):
         page = lecture("00_warmup", 1280, 720)
         page.keyboard.press("PageDown")
         page.keyboard.press("PageDown")

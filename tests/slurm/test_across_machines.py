@@ -1,4 +1,4 @@
-"""Ranks under a real Slurm, on two machines (which are one, see `slurm_here`): they meet, and say why they do not."""
+"""Ranks under a real Slurm, on two machines (which are one, see `slurm_cluster`): they meet, and say why they do not."""
 
 import os
 import signal
@@ -7,13 +7,13 @@ import sys
 import time
 
 import pytest
-import slurm_here
+import slurm_cluster
 from machine import patient
 from slurm_jobs import OPTIONS, errors
 
 from course_lib.cluster import startup
 
-pytestmark = slurm_here.NEEDED
+pytestmark = slurm_cluster.NEEDED
 
 
 def test_ranks_come_up_on_both_machines(ranks):

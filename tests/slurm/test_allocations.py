@@ -1,4 +1,4 @@
-"""How an allocation is asked for, and given back."""
+"""Allocations: requested, and given back."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-import slurm_here
+import slurm_cluster
 from machine import patient
 from processes import wait_until
 from slurm_jobs import OPTIONS, PROGRAM, environment_of, line_of, of_course, processes_of, program
@@ -17,7 +17,7 @@ from course_lib.cluster import Ranks, StartError, start, startup
 from course_lib.cluster.processes import slurm
 from course_lib.engine.processes import slurm as asking
 
-pytestmark = slurm_here.NEEDED
+pytestmark = slurm_cluster.NEEDED
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the tests with solved exercises share."""
+"""Fixtures that the tests with solved exercises share."""
 
 import pytest
 

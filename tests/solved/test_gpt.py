@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from machine import mpiexec
 
 from course_lib import cluster
 from course_lib.gpt.text import MAX_TEXT_BYTES, TextError, load_text, sample_batch
 from grading.authoring import reference
-from tests.machine import mpiexec
 
 GRIDS = (
     dict(dp=4),
@@ -44,7 +44,7 @@ def start(sizes, balance=0.01):
 
 
 def go(steps):
-    """Of each step, the loss and the gradients' length before they are clipped."""
+    """Train; returns for each step the loss and the gradients' norm before clipping."""
     return [(trainer.train_step(), trainer.norm) for _ in range(steps)] if trainer else []
 
 

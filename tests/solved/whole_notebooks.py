@@ -67,10 +67,10 @@ def run(part, folder, *, shorter=False, slurm=""):
 
 
 def errors(cells):
-    """What no cell that is meant to fail says."""
+    """The errors of cells that are not meant to fail, by cell."""
     meant = {name for name, cell in cells.items() if "raises-exception" in cell.metadata.get("tags", [])}
     found = {name: o.evalue for name, c in cells.items() for o in c.outputs if o.output_type == "error"}
-    assert meant <= set(found), "a mistake on purpose is none"
+    assert meant <= set(found), "a mistake on purpose raises no error"
     return {name: said for name, said in found.items() if name not in meant}
 
 

@@ -1,0 +1,106 @@
+"""A notebook in JupyterLab, in a real browser: it runs from top to bottom, with its figures."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, FLAGS
+from machine import patient
+
+BEGUN = re.compile(r"\[(\*|\d+)\]")  # a cell that runs, or has run
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """JupyterLab on a folder, as `make lab` starts it; gives the address of a file in it."""
+    from course_lib.tools.lab import command, environment
+
+    port, token = free_port(), secrets.token_hex(8)
+    words = command(tmp_path, ["--no-browser", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"])
+    server = subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=2).close()
+                break
+            except OSError:
+                assert server.poll() is None, "JupyterLab ended"
+                time.sleep(0.5)
+        else:
+            raise AssertionError("JupyterLab does not answer")
+        yield lambda name: f"http://127.0.0.1:{port}/lab/tree/{name}?token={token}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def run_all(page):
+    """Run all cells, unless they run or have run; does nothing where JupyterLab is not ready yet.
+
+    JupyterLab drops a "Run All" that comes before the kernel is up, and asks for a kernel.
+    """
+    from playwright.sync_api import TimeoutError as NotReady
+
+    with contextlib.suppress(NotReady):
+        select = page.locator('dialog button:has-text("Select")')
+        if select.count():
+            select.first.click(timeout=3000)
+        elif page.locator("text=/Python 3 .*[|] Idle/").count() and not page.locator(".jp-InputPrompt", has_text=BEGUN).count():
+            page.click("text=Run >> nth=0", timeout=3000)
+            page.click("text=Run All Cells", timeout=3000)
+
+
+if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
+
+    @pytest.mark.slow
+    def test_a_notebook_runs_in_the_browser_with_its_figures(lab, tmp_path):
+        from playwright.sync_api import sync_playwright
+
+        name = "00_warmup.ipynb"
+        shutil.copy(ROOT / "notebooks" / "00_warmup" / name, tmp_path / name)
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            page = browser.new_page(viewport={"width": 1300, "height": 1400})
+            page.goto(lab(name), timeout=120_000)
+            page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
+            news = page.locator('.jp-toast-button:has-text("No")')
+            if news.count():
+                news.first.click()
+            deadline = time.monotonic() + patient(300)
+            ran = False
+            while time.monotonic() < deadline and not ran:
+                run_all(page)
+                time.sleep(1)
+                page.keyboard.press("Control+s")
+                with contextlib.suppress(json.JSONDecodeError):  # JupyterLab is just writing it
+                    cells = [c for c in json.loads((tmp_path / name).read_text())["cells"] if c["cell_type"] == "code"]
+                    ran = cells[-1]["execution_count"] is not None
+            validate = page.locator("text=Validate").count()
+            shown = "" if ran else page.locator("body").inner_text()
+            if os.environ.get("COURSE_SCREENSHOT"):
+                page.screenshot(path=os.environ["COURSE_SCREENSHOT"])
+            browser.close()
+        assert ran, f"the notebook did not run to its end; the page showed: {shown[-2000:]}"
+        assert not validate, "nbgrader's button calls everything a success"
+        outputs = {c["id"]: c["outputs"] for c in cells}
+        raised = {name: [o["evalue"] for o in out if o["output_type"] == "error"] for name, out in outputs.items()}
+        assert [n for n, errors in raised.items() if errors] == ["forget-a-rank"]
+        assert "rank 4 has finished the cell without it" in raised["forget-a-rank"][0]
+        figures = [n for n, out in outputs.items() if any("image/png" in o.get("data", {}) for o in out)]
+        assert len(figures) == 6
