@@ -1,12 +1,7 @@
 """Models and clusters of part 29's hidden tests, by the effect that decides: ignoring it loses points, whichever case is drawn.
 
-<<<<<<< HEAD
 Students do not get this file. Answers stored for the students' cases, in `course_lib.sim.plan.cases`, do not fit these;
-`tests/grading/test_plan_cases.py` says what holds for each.
-=======
-No student has this file. Answers stored for the cases that students have, in `course_lib.sim.plan.cases`, are none for these;
 `tests/grading/authoring/test_plan_cases.py` says what holds for each.
->>>>>>> eb3c24a2edfe5944a9730db164d442d7de11841f
 """
 
 from __future__ import annotations

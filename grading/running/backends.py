@@ -13,15 +13,9 @@ import psutil
 from course_lib.sandbox import cgroup
 from grading.running import worker
 
-<<<<<<< HEAD
 CONNECT_TIMEOUT_SECONDS = 20  # seconds for a cluster to answer
 EXTRA_RANK_BYTES = 128 << 20  # bytes for each rank beyond four
-SUBMISSION_BYTES = 768 << 20  # bytes in which a hand-in of 4 ranks fits; tests/grading/test_cgroup.py holds that
-=======
-CONNECT_TIMEOUT_SECONDS = 20  # seconds in which a cluster answers
-EXTRA_RANK_BYTES = 128 << 20  # bytes of each rank more
 SUBMISSION_BYTES = 768 << 20  # bytes in which a hand-in of 4 ranks fits; tests/grading/running/test_cgroup.py holds that
->>>>>>> eb3c24a2edfe5944a9730db164d442d7de11841f
 
 
 class BackendError(Exception):
