@@ -75,7 +75,7 @@ lecture: $(GRADING) ## Open a part as slides with live ranks (PART=..., MINUTES=
 site: $(DEV)         ## Write the web site to docs/_build/site/ (SOLUTIONS=1: one with solutions, for you alone)
 	@$(RUN) docs.build $(if $(filter 1,$(SOLUTIONS)),--solutions)
 
-pictures: $(GRADING) ## Draw README's pictures anew, from real runs
+pictures: $(DEV) ## Draw the pictures of README and of the site anew, from real runs
 	@$(RUN) docs.pictures
 
 release: $(GRADING) ## Build notebooks/ from solutions/ (PART=01_data_split for one)
