@@ -75,7 +75,7 @@ lecture: $(GRADING) ## Open a part as slides with live ranks (PART=..., MINUTES=
 site: $(DEV)         ## Write the web site to docs/_build/site/ (SOLUTIONS=1: with solutions, for you only)
 	@$(RUN) docs.build $(if $(filter 1,$(SOLUTIONS)),--solutions)
 
-pictures: $(GRADING) ## Redraw README's pictures from real runs
+pictures: $(DEV) ## Draw the pictures of README and of the site anew, from real runs
 	@$(RUN) docs.pictures
 
 release: $(GRADING) ## Build notebooks/ from solutions/ (PART=01_data_split for one)

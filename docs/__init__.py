@@ -1,1 +1,1 @@
-"""The course's web site, and README's pictures; see `build` and `pictures`."""
+"""The web site of the course, and README's pictures; see `build`, `pictures` and `session`."""

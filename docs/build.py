@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import hashlib
+import posixpath
 import re
 import shutil
 import subprocess
@@ -18,9 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import jupytext
 import nbformat
 from nbformat import NotebookNode
 
+from course_lib.tools.lab import KERNELSPEC, LANGUAGE_INFO
 from docs import links, offline
 from grading.authoring import reference
 from grading.paths import GRADING, NOTEBOOKS, ROOT, parts
@@ -30,7 +33,11 @@ from lectures import talk
 DOCS = Path(__file__).resolve().parent
 OUTPUT_FOLDER = DOCS / "_build"
 LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
-STATIC_PAGES = ["slurm", "jupyterhub", "containers"]  # written by hand, copied as they are
+PAGES = {  # written by hand: where each lies, and its name on the site
+    **{f"docs/{name}.md": name for name in ("students", "lecturers", "instructors", "developers", "slurm", "containers", "jupyterhub")},
+    "grading/README.md": "grading",
+    "CONTRIBUTING.md": "contributing",
+}
 CELL_TIMEOUT_SECONDS = 600  # seconds for a cell
 
 
@@ -46,19 +53,25 @@ def executed(part: str, cache_folder: Path) -> NotebookNode:
     SiteError
         A cell raised unexpectedly.
     """
+    notebook = talk.solved(part)
+    loads = functions() if any("students" in cell.source for cell in notebook.cells) else ""
+    return with_outputs(notebook, part, cache_folder, loads)
+
+
+def with_outputs(notebook: NotebookNode, name: str, cache_folder: Path, loads: str = "") -> NotebookNode:
+    """The same notebook with the outputs of a run, which is done now unless the cache has it."""
     from jupyter_cache import get_cache
     from jupyter_cache.base import CacheBundleIn
 
-    notebook, cache = talk.solved(part), get_cache(str(cache_folder))
-    loads = functions() if any("students" in cell.source for cell in notebook.cells) else ""
+    cache = get_cache(str(cache_folder))
     try:
         _, found = cache.merge_match_into_notebook(cache_form(notebook, loads))
     except KeyError:
         began = time.monotonic()
-        found = cache_form(run(talk.solved(part), part), loads)
+        found = cache_form(run(copy.deepcopy(notebook), name), loads)
         found.metadata = notebook.metadata  # a run adds to it, and the cache compares it
-        cache.cache_notebook_bundle(CacheBundleIn(found, f"{part}.ipynb"), check_validity=False, overwrite=True)
-        print(f"{part}: ran in {time.monotonic() - began:.0f} s", flush=True)
+        cache.cache_notebook_bundle(CacheBundleIn(found, f"{name}.ipynb"), check_validity=False, overwrite=True)
+        print(f"{name}: ran in {time.monotonic() - began:.0f} s", flush=True)
     for cell, ran in zip(notebook.cells, found.cells, strict=True):
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
@@ -169,11 +182,12 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     """Write what Sphinx reads; return the executed notebooks, by part."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     (folder / "downloads").mkdir(exist_ok=True)
-    leaders = '<a href="leaderboard.html">The leaderboard of part 20.</a>' if LEADERBOARD.exists() else ""
-    words = (DOCS / "index.md").read_text().replace("{{ parts }}", table()).replace("{{ leaderboard }}", leaders)
-    write_if_changed(words, folder / "index.md")
-    for name in STATIC_PAGES:
-        write_if_changed((DOCS / f"{name}.md").read_text(), folder / f"{name}.md")
+    (folder / "index.md").unlink(missing_ok=True)  # what the first page was before it had outputs
+    write_if_changed(nbformat.writes(first_page(cache)), folder / "index.ipynb")
+    for source, name in PAGES.items():
+        write_if_changed(with_site_links((ROOT / source).read_text(), source), folder / f"{name}.md")
+    for picture in DOCS.glob("*.png"):
+        shutil.copyfile(picture, folder / picture.name)
     write_if_changed(
         (DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in modules())), folder / "api.md"
     )
@@ -192,9 +206,49 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     return done
 
 
+def first_page(cache: Path) -> NotebookNode:
+    """The site's first page: `index.md` with the outputs of its cells, and README's tables."""
+    leaders = '<a href="leaderboard.html">The leaderboard of part 20.</a>' if LEADERBOARD.exists() else ""
+    text = with_site_links((DOCS / "index.md").read_text(), "docs/index.md")
+    notebook = jupytext.reads(text, fmt="md:myst")
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": LANGUAGE_INFO})
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"index-{number}"
+    notebook = with_outputs(notebook, "index", cache)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            found = cell.source.replace("{{ paths }}", paths()).replace("{{ parts }}", table())
+            cell.source = found.replace("{{ leaderboard }}", leaders)
+        else:
+            describe(cell)
+    return notebook
+
+
+def with_site_links(text: str, source: str) -> str:
+    """A page written for the repository, with links to the site's own pages.
+
+    Raises
+    ------
+    SiteError
+        A link leads to a file that is not on the site.
+    """
+    known = {file: f"{name}.md" for file, name in PAGES.items()} | {"docs/api.md": "api.md", "README.md": "index.ipynb"}
+
+    def on_site(link: re.Match) -> str:
+        if re.match(r"https?:|#", link[1]):
+            return link[0]
+        path, _, place = link[1].partition("#")
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if file not in known:
+            raise SiteError(f"{source} links to {link[1]}, which is not on the site.")
+        return f"]({known[file]}{'#' * bool(place)}{place})"
+
+    return re.sub(r"\]\(([^()\s]+)\)", on_site, text)
+
+
 def modules() -> list[str]:
     """Return the modules of course_lib that the notebooks import."""
-    text = "\n".join("".join(cell["source"]) for part in parts() for cell in nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", 4).cells)
+    text = "\n".join("".join(cell["source"]) for path in sorted(NOTEBOOKS.glob("*/*.ipynb")) for cell in nbformat.read(path, 4).cells)
     found = set()
     for module, names in re.findall(r"^\s*from (course_lib[\w.]*) import ([\w, ]+)", text, re.MULTILINE):
         inside = {f"{module}.{name.split()[0]}" for name in names.split(",")}
@@ -210,9 +264,18 @@ def _is_module(name: str) -> bool:
 
 def table() -> str:
     """Return README's table of the parts, with links to the site's own pages."""
-    found = re.search(r"^\| part \|.*?\n\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    rows = re.sub(r"\(notebooks/\w+/(\w+)\.ipynb\)", r"(parts/\1.ipynb)", found[0].strip()).split("\n")
+    rows = re.sub(r"\(notebooks/\w+/(\w+)\.ipynb\)", r"(parts/\1.ipynb)", _readme_table("part")).split("\n")
     return "\n".join([*rows[:2], *(row for row in rows[2:] if any(f"(parts/{part}.ipynb)" in row for part in parts()))])
+
+
+def paths() -> str:
+    """README's table of the paths, with its pictures."""
+    return re.sub(r'<img src="docs/([\w.]+)"[^>]* alt="([^"]+)">', r"![\2](\1)", _readme_table("path"))
+
+
+def _readme_table(first: str) -> str:
+    """The table of README whose first column has this name."""
+    return re.search(rf"^\| {first} \|.*?\n\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[0].strip()
 
 
 def write_if_changed(text: str, path: Path) -> None:

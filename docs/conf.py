@@ -4,6 +4,8 @@ import os
 
 project = "Distributed training, from scratch"
 html_title = project
+author = "the authors of the distributed training course"
+copyright = f"2026, {author}"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -26,6 +28,8 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "show_navbar_depth": 1,
     "home_page_in_toc": True,
+    "navbar_persistent": [],  # the search field is in the sidebar already
+    "footer_content_items": ["copyright.html"],
 }
 mathjax_path = "mathjax/tex-svg.js"  # put there by build.py, so that formulas need no network
 html_copy_source = False

@@ -7,7 +7,7 @@ from grading.config import configure
 c = get_config()  # noqa: F821  nbgrader defines it
 configure(c, Path(__file__).resolve().parent)
 
-# Your own lines follow; grading/README.md, "One configuration", says more. For instance:
+# Your own lines follow; grading/README.md says more. For instance:
 #
 # c.CourseDirectory.course_id = "dt-2027"
 # c.CourseDirectory.db_url = "postgresql+psycopg://grader:PASSWORD@127.0.0.1/gradebook"

@@ -115,7 +115,7 @@ def grading_sandbox() -> CheckResult:
     hidden = "Landlock still hides files from them" if landlock.abi_version() else "they can read what you can"
     what = f"no sandbox for ranks: {problem}; graded with SANDBOX=none, {hidden}" if problem else "ranks run in a sandbox (bubblewrap)"
     what += f"; their system calls are not limited: {unlimited}" if (unlimited := seccomp.problem()) else ""
-    return None if problem or unlimited else True, f"grading: {what}", "only for instructors, see README.md"
+    return None if problem or unlimited else True, f"grading: {what}", "only for instructors, see docs/instructors.md"
 
 
 def network() -> CheckResult:
@@ -124,7 +124,7 @@ def network() -> CheckResult:
         with contextlib.closing(socket.create_connection(("ossci-datasets.s3.amazonaws.com", 443), timeout=3)):
             return True, "network: the MNIST server is reachable", ""
     except OSError:
-        return None, "network: not reachable", "not needed once installed: the digits are included; for other data see README.md"
+        return None, "network: not reachable", "not needed once installed: the digits are included; for other data see docs/students.md"
 
 
 CHECKS: tuple[Callable[[], CheckResult], ...] = (

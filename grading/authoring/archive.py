@@ -24,9 +24,10 @@ EXCLUDED_PREFIXES = (
     ".ci/",
     ".git",
     "hub/",
+    "CONTRIBUTING.md",
 )
-STUDENT_DOCS = ("docs/slurm.md", "docs/containers.md")  # README links to these
-STAFF_README_SECTIONS = ("For lecturers", "For instructors", "For developers")  # sections of README
+STUDENT_DOCS = ("docs/students.md", "docs/slurm.md", "docs/containers.md")  # README links to these
+PICTURES = (".png", ".gif")  # README shows them
 STUDENT_MAKE_TARGETS = ("help", "install", "lab", "update", "test", "test-all", "doctor", "validate")  # commands
 
 
@@ -36,7 +37,7 @@ def files() -> list[Path]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     names = sorted(set(filter(None, listed.stdout.split("\0"))))
-    pages = [n for n in names if n.startswith("docs/") and not n.endswith(".png") and n not in STUDENT_DOCS]  # README shows the pictures
+    pages = [n for n in names if n.startswith("docs/") and not n.endswith(PICTURES) and n not in STUDENT_DOCS]
     return [Path(n) for n in names if n not in pages and not n.startswith(EXCLUDED_PREFIXES) and (ROOT / n).is_file()]
 
 
@@ -54,9 +55,9 @@ def write(path: Path) -> Path:
 
 
 def readme(text: str) -> str:
-    """Remove the README sections for lecturers, instructors and developers."""
-    first, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    return first + "".join(s for s in sections if not s.startswith(tuple(f"## {title}\n" for title in STAFF_README_SECTIONS)))
+    """Cut from README the items of lists that lead to pages for lecturers, instructors and developers."""
+    items = re.compile(r"^- \[[^\]]*\]\((?P<page>docs/[\w.-]+)\).*\n(?:  .*\n)*", re.MULTILINE)
+    return items.sub(lambda item: item[0] if item["page"] in STUDENT_DOCS else "", text)
 
 
 def makefile(text: str) -> str:

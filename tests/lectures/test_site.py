@@ -83,6 +83,13 @@ def test_the_leaderboard_is_there_if_there_is_one(built):
     assert '<a href="leaderboard.html">' in (built / "index.html").read_text() and "who leads" in (built / "leaderboard.html").read_text()
 
 
+def test_the_first_page_has_cells_with_their_outputs_and_pictures_of_the_paths(built):
+    page = (built / "index.html").read_text()
+    assert "I am even" in page and "rank 4 has finished the cell without it" in plain(page)
+    assert page.count('src="_images/') >= 6 and "{{" not in page
+    assert "Author name not set" not in page
+
+
 def test_the_slides_stand_alone(built):
     for part in PARTS:
         page = (built / "slides" / f"{part}.html").read_text()
@@ -205,6 +212,24 @@ if CHROMIUM:  # without it there is nothing to look with; conftest.py says so
         page.goto(f"{start}/parts/06_megatron_backward.html")
         page.wait_for_selector("mjx-container svg", state="attached", timeout=20_000)
         assert not [url for url in failed if where == "server" or not url.startswith("http")], failed
+        page.close()
+
+    @pytest.mark.parametrize("width", [1280, 1440])
+    def test_code_is_not_cut_at_the_right(built, browser, width):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for name in ("index", "students", "instructors", "developers", *(f"parts/{part}" for part in PARTS)):
+            page.goto(f"{built.as_uri()}/{name}.html")
+            cut = "nodes => nodes.filter(n => n.offsetParent && n.scrollWidth > n.clientWidth + 1).map(n => n.textContent)"
+            assert not page.locator(".bd-article pre").evaluate_all(cut), name
+        page.goto(f"{built.as_uri()}/parts/{PARTS[0]}.html")
+        columns = """nodes => {
+          const span = document.createElement("span");
+          span.textContent = "x".repeat(88);
+          nodes[0].append(span);
+          return [span.offsetHeight, parseFloat(getComputedStyle(nodes[0]).fontSize)];
+        }"""
+        height, size = page.locator(".bd-article .cell_input pre").evaluate_all(columns)
+        assert height < 2 * size, "88 columns of code take two lines"
         page.close()
 
     def test_search_finds_a_part(served, browser):

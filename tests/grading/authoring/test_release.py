@@ -90,6 +90,9 @@ def test_each_exercise_has_enough_answers(part):
         assert len([a for a in known if a.function == function and a.loses == 0]) >= 2
 
 
+STAFF_WORDS = ("make autograde", "make lecture", "make release", "python -m grading", "make bench", "structors", "ecturers")
+
+
 def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
     path = archive.write(tmp_path / "course.zip")
     assert path.read_bytes() == archive.write(tmp_path / "again.zip").read_bytes()
@@ -100,10 +103,14 @@ def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
         assert (course / needed).is_file(), needed
     assert sorted(p.name for p in (course / "notebooks").iterdir()) == parts()
     text, commands = (course / "README.md").read_text(), (course / "Makefile").read_text()
-    assert "## For students" in text and "## Parts" in text
-    assert not [word for word in ("make autograde", "make lecture", "make release", "python -m grading", "make bench") if word in text]
-    for link in re.findall(r"\]\(([\w/.-]+)\)", text):
-        assert (course / link).exists(), link
+    assert "## Start" in text and "## Parts" in text and "(docs/students.md)" in text
+    pages = sorted(p.relative_to(course).as_posix() for p in course.rglob("*.md"))
+    assert pages == ["CHANGELOG.md", "README.md", *sorted(archive.STUDENT_DOCS)]
+    for page in ("README.md", *archive.STUDENT_DOCS):
+        text = (course / page).read_text()
+        assert not [word for word in STAFF_WORDS if word in text], page
+        for link in re.findall(r"\]\(([\w/.-]+)\)", text) + re.findall(r'<img src="([^"]+)"', text):
+            assert (course / page).parent.joinpath(link).exists(), (page, link)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # a make that runs these tests speaks, too
     shown = subprocess.run(["make", "help"], cwd=course, env=outside, capture_output=True, text=True, check=True).stdout
     assert (
