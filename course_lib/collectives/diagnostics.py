@@ -247,7 +247,9 @@ def _deadlock_hint(kinds: set[int], absent: set[int], someone_absent: bool, wait
 def _advice(kinds: set[int], calls: list[str]) -> str:
     """Advise on ranks that wait for each other, at least one of them for a message; `kinds`: the operations they are blocked in."""
     if kinds - {SEND, RECV}:
-        return "some for a message, some in a collective. What a rank does before the collective must not depend on what another does after it."
+        return (
+            "some for a message, some in a collective. What comes before the collective on one rank must not depend on what comes after it."
+        )
     if all(call.startswith("Sendrecv") for call in calls):
         return "the source of each Sendrecv must send to that rank in the same step: check dest, source and the tags."
     if kinds == {SEND}:

@@ -165,7 +165,7 @@ WRONG = {  # source, the ranks that raise, and what all of them say
         [
             "DeadlockError",
             "rank 1 waits in Recv from rank 0 with tag 8",
-            "rank 0 has sent it 3 float64 with tag 7, which this does not take",
+            "rank 0 has sent 3 float64 with tag 7, which does not match",
         ],
     ),
     "a receive that is started and never met": (
