@@ -1,4 +1,15 @@
-"""Communication between ranks: `Communicator`, the one door to MPI, and `init`, which also opens the one to NCCL."""
+"""Communication between ranks: `Communicator`, the course's only access to MPI, and `init`, which also sets up NCCL.
+
+The layers of a call, such as ``comm.Allreduce(send, recv)``, from the top down:
+
+1. `communicator.Communicator` checks the arguments, describes the call as a `calls.Call`, and counts its bytes.
+2. `transport.Transport` carries it out: `transport.mpi` on students' ranks, `transport.relay` on isolated ranks (grading),
+   `transport.nccl` for arrays on GPUs.
+3. `progress` is what `transport.mpi` is built from: `rendezvous` waits until all ranks of the group have announced the same call,
+   `point_to_point` and `matching` do the same for messages, and `engine` runs every wait.
+4. `deadlock` decides, during a long wait, whether it can ever end: `board` shows what each rank does, `detector` decides.
+5. `diagnostics` turns the finding into the message of a `DeadlockError` or a `MismatchError`.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +22,36 @@ from course_lib.collectives.errors import CollectiveError, DeadlockError, Mismat
 if TYPE_CHECKING:
     from course_lib.collectives.communicator import Communicator
 
-shared_memory.remove_stale_files()  # before a module of this package starts MPI
+shared_memory.remove_stale_files()  # must precede the import of mpi4py.MPI, which starts MPI
 
 __all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError", "init"]
 
 
 def __getattr__(name: str) -> object:
-    """`Communicator`, when it is asked for: it starts MPI, which the notebook's own process does not need."""
+    """Import `Communicator` on first access: importing it starts MPI, which the notebook's own process does not need."""
     if name == "Communicator":
         return import_module("course_lib.collectives.communicator").Communicator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def init(backend: str = "mpi") -> Communicator:
-    """A communicator of all ranks; all ranks make this call.
+    """Create a communicator of all ranks; collective.
 
     Parameters
     ----------
     backend : str
-        "mpi" for NumPy arrays, "nccl" for CuPy arrays on GPUs, one GPU a rank.
+        "mpi" for NumPy arrays, "nccl" for CuPy arrays on GPUs, one GPU per rank.
+
+    Returns
+    -------
+    Communicator
 
     Raises
     ------
     ValueError
-        There is no such backend.
+        The backend is unknown.
     RuntimeError
-        There is no CuPy, no NCCL, or a machine has fewer GPUs than ranks; the message says which.
+        CuPy or NCCL is missing, or a machine has fewer GPUs than ranks; the message says which.
     """
     comm = import_module("course_lib.collectives.communicator").Communicator
     if backend == "nccl":

@@ -1,4 +1,4 @@
-"""Checks of the arrays that go into a collective; a wrong one gets a sentence."""
+"""Validate the arrays passed to a collective; each error message names the usual cause."""
 
 from __future__ import annotations
 
@@ -7,46 +7,51 @@ from mpi4py import MPI
 
 from course_lib import wording
 
-_KINDS = "biufc"  # bool, integers, floats, complex numbers: what MPI can move and add
+_KINDS = "biufc"  # bool, integers, floats, complex: the kinds that MPI can send and reduce
 
 
 def checked_array(value: object, what: str, where: str) -> np.ndarray:
-    """The array that `value` is, ready for MPI.
+    """Check a buffer argument and return its array.
 
     Parameters
     ----------
     value : numpy.ndarray or [numpy.ndarray, MPI.Datatype]
-        What was given to the collective.
+        The argument as the caller passed it.
     what : str
         The argument's name, such as "recvbuf".
     where : str
-        The start of the sentence, such as "Allreduce".
+        The call, with which the error message begins, such as "Allreduce".
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, with a native dtype that MPI supports; writable if `what` is "recvbuf".
 
     Raises
     ------
     TypeError
-        It is no array, or an array of a dtype that MPI cannot move.
+        The argument is not an array, or MPI does not support its dtype.
     ValueError
-        It is not contiguous, or cannot be written to.
+        The array is not contiguous, or a receive buffer is read-only.
     """
     if type(value) is list and len(value) > 1 and isinstance(value[-1], MPI.Datatype):
-        value = value[0]  # mpi4py's [array, type]; the array knows its type
+        value = value[0]  # mpi4py's [array, datatype]; the array's dtype says the same
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{where}: {what} must be a NumPy array; got {kind(value)}.{_hint(value, what)}")
     if value.dtype.kind not in _KINDS or not value.dtype.isnative or value.dtype.char == "e":
-        raise TypeError(f"{where}: {what} has dtype {value.dtype}, which MPI cannot move. Use numbers, float32 for example.")
+        raise TypeError(f"{where}: {what} has dtype {value.dtype}, which MPI cannot send. Use a numeric dtype such as float32.")
     if not value.flags.c_contiguous:
         raise ValueError(
             f"{where}: {what} is not contiguous: shape {value.shape}, strides {value.strides}. "
-            "It is a view (a slice of columns, a transpose); MPI would read other numbers than you see. "
+            "It is a view (a slice of columns, a transpose); MPI would read different numbers than you see. "
             + (
-                "Receive into a fresh array, np.empty(shape, dtype): np.empty_like keeps the layout of what it is given."
+                "Receive into a fresh array, np.empty(shape, dtype): np.empty_like copies the layout of its argument."
                 if what == "recvbuf"
                 else f"Pass np.ascontiguousarray({what})."
             )
         )
     if what == "recvbuf" and not value.flags.writeable:
-        raise ValueError(f"{where}: recvbuf is read-only. Receive into a fresh array, np.empty(...) for example.")
+        raise ValueError(f"{where}: recvbuf is read-only. Receive into a fresh array, such as np.empty(...).")
     return value
 
 
@@ -55,30 +60,38 @@ def same_dtype(send: np.ndarray, recv: np.ndarray, where: str) -> None:
     if send.dtype != recv.dtype:
         raise TypeError(
             f"{where}: sendbuf is {send.dtype}, recvbuf is {recv.dtype}; they must be the same. "
-            f"Make the receive buffer with dtype={send.dtype} (np.empty gives float64 if you do not say)."
+            f"Make the receive buffer with dtype={send.dtype} (the default of np.empty is float64)."
         )
 
 
 def check_disjoint(send: np.ndarray, recv: np.ndarray, where: str) -> None:
-    """Raise ValueError when the buffers share memory, which MPI forbids."""
+    """Raise ValueError if the buffers share memory, which MPI forbids (MPI 4.1, section 2.3)."""
     (mine, end), (theirs, their_end) = _span(send), _span(recv)
     if send is recv or (send.size and mine == theirs and end == their_end):
         what = "are the same array"
     elif mine < their_end and theirs < end:
-        what = "overlap: they are views of the same array, and have elements in common"
+        what = "overlap: they are views of the same array and share elements"
     else:
         return
     raise ValueError(f"{where}: sendbuf and recvbuf {what}, which MPI forbids. Receive into a fresh array (np.empty_like).")
 
 
 def _span(array: object) -> tuple[int, int]:
-    """Return the addresses at which a contiguous array begins and ends."""
+    """Return the first address of a contiguous array, and the first one past its end; NumPy or CuPy."""
     found = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     return found["data"][0], found["data"][0] + array.nbytes
 
 
 def check_size(recv: np.ndarray, expected: int, send: np.ndarray, why: str, where: str) -> None:
-    """Raise ValueError unless recvbuf holds `expected` elements."""
+    """Raise ValueError unless recvbuf holds `expected` elements; `why` completes "sendbuf has 6, and ...".
+
+    Parameters
+    ----------
+    recv, send : numpy.ndarray
+    expected : int
+        Elements.
+    why, where : str
+    """
     if recv.size != expected:
         swapped = " Are the two swapped? sendbuf comes first." if send.size > recv.size and expected > send.size else ""
         raise ValueError(
@@ -89,22 +102,22 @@ def check_size(recv: np.ndarray, expected: int, send: np.ndarray, why: str, wher
 
 def _hint(value: object, what: str) -> str:
     if value is None:
-        causes = " Is it the value of a collective (it returns none), or p.grad in a hook (there, the gradient is the hook's argument)?"
+        causes = " Is it the result of a collective (they return None), or p.grad in a hook (there, the gradient is the hook's argument)?"
         return causes if what == "sendbuf" else ""
     if isinstance(value, type(MPI.IN_PLACE)):
-        return " MPI.IN_PLACE goes first, in the place of sendbuf."
+        return " MPI.IN_PLACE is the first argument, in place of sendbuf."
     if not isinstance(value, (list, tuple, int, float, np.generic)):
         return ""
-    return " Make one that is as large as what arrives: np.empty(shape, dtype)." if what == "recvbuf" else " Make one with np.array(...)."
+    return " Allocate one for the incoming data: np.empty(shape, dtype)." if what == "recvbuf" else " Make one with np.array(...)."
 
 
 def shown(value: object) -> str:
-    """A value that is none, in a few words."""
+    """Describe an invalid value in a few words, for an error message."""
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else wording.shown(value)
 
 
 def kind(value: object) -> str:
-    """Name the kind of a value that is no array, such as "a list"."""
+    """Name the type of a value that should have been an array, such as "a list"."""
     if value is None:
         return "None"
     if isinstance(value, type(MPI.IN_PLACE)):

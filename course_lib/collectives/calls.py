@@ -1,4 +1,4 @@
-"""The calls that ranks make: operations, reductions and dtypes in one table, and `Call`, one of them with its arrays."""
+"""Calls: the tables of operations, reductions and dtypes, and `Call`, a collective as one rank calls it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# By number, as the status board and the frames to the coordinator have them.
+# The index is the operation's code, on the status board and in the frames to the coordinator.
 COLLECTIVES = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier", "Bcast", "Scatter", "Gather", "Iallreduce"]
 COLLECTIVES += ["Iallgather", "Ireduce_scatter", "Alltoall", "Alltoallv", "Ibarrier"]
 OPERATIONS = [*COLLECTIVES, "Send", "Recv", "Sendrecv", "Isend", "Irecv"]
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER, BCAST, SCATTER, GATHER, IALLREDUCE = range(1, 10)
 IALLGATHER, IREDUCE_SCATTER, ALLTOALL, ALLTOALLV, IBARRIER, SEND, RECV = range(10, 17)
-BLOCKING_FORM = {IALLREDUCE: ALLREDUCE, IALLGATHER: ALLGATHER, IREDUCE_SCATTER: REDUCE_SCATTER, IBARRIER: BARRIER}  # of a non-blocking one
+BLOCKING_FORM = {IALLREDUCE: ALLREDUCE, IALLGATHER: ALLGATHER, IREDUCE_SCATTER: REDUCE_SCATTER, IBARRIER: BARRIER}  # of a nonblocking one
 REDUCING = {ALLREDUCE, REDUCE_SCATTER, IALLREDUCE, IREDUCE_SCATTER}
 ROOTED = {BCAST, SCATTER, GATHER}
-UNEVEN = {ALLTOALLV}  # whose parts differ in size: a rank's call says in `counts` what goes to whom
-WILDCARD, LARGEST_TAG = -1, 32767  # any source or tag; what each MPI takes
+UNEVEN = {ALLTOALLV}  # the parts differ in size and from rank to rank: `Call.counts` has the elements for each rank
+WILDCARD, LARGEST_TAG = -1, 32767  # any tag; the largest one that every MPI supports (MPI 4.1, section 9.1.2)
 
-# The name of each of MPI's reductions, and NumPy's function for it; the place is its code, from 1.
+# MPI's reductions and the NumPy function of each; the code of a reduction is its position, from 1.
 REDUCTIONS = [
     ("SUM", np.add),
     ("PROD", np.multiply),
@@ -36,39 +36,40 @@ REDUCTIONS = [
     ("BOR", np.bitwise_or),
     ("BXOR", np.bitwise_xor),
 ]
-SUM, USER_DEFINED = 1, len(REDUCTIONS) + 1  # codes: of the sum, and of a reduction that is the caller's own
+SUM, USER_DEFINED = 1, len(REDUCTIONS) + 1  # codes: the sum, and any reduction made by MPI.Op.Create
 DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
-SUMMABLE_DTYPES = frozenset(np.dtype(c).num for c in "bBhHiIlLqQfdgFDG")  # that are added as they are
+SUMMABLE_DTYPES = frozenset(np.dtype(c).num for c in "bBhHiIlLqQfdgFDG")  # np.add gives MPI's sum; not bool
 
 
 class Call:
-    """A collective as one rank calls it.
+    """A collective as one rank calls it; `Communicator` makes it, and a `Transport` carries it out.
 
     Parameters
     ----------
     operation : int
-        Its place in `OPERATIONS`.
+        Index in `OPERATIONS`.
     dtype : int
-        NumPy's number of the dtype; -1 where no array is exchanged.
+        ``numpy.dtype.num``; -1 if no array is exchanged.
     count : int
-        Elements, which must be the same on all ranks.
+        Elements; the same on all ranks.
     detail : int
-        What else must be the same: the code of the reduction, plus 16 times root + 1 or `counts_digest` of the counts.
+        The remaining arguments that must agree: the reduction's code, plus 16 times (root + 1) or `counts_digest` of the counts.
     send, recv : array or None
-        `send` may be MPI.IN_PLACE.
+        The buffers; `send` may be MPI.IN_PLACE.
     contribution : array, optional
-        What this rank brings, where that is not `send`.
+        This rank's input if it is not `send`, as with MPI.IN_PLACE.
     op : MPI.Op, optional
     root : int
+        Rank within the group.
 
     Attributes
     ----------
-    signature : tuple of int
-        What must be the same on all ranks: operation, dtype, count and detail.
+    signature : (int, int, int, int)
+        Operation, dtype, count and detail: what all ranks of the group must agree on. Ranks compare it before any data moves.
     counts : sequence of int, optional
-        The sizes of the parts, in elements: of a reduce-scatter, or what an all-to-all sends to each rank.
+        Elements per rank: the parts of a reduce-scatter, or what an all-to-all sends to each rank.
     starts : sequence of int, optional
-        Where the parts begin in `send`.
+        Offset of each part in `send`, in elements.
     recv_counts, recv_starts : sequence of int, optional
         The same for `recv`.
     """
@@ -87,15 +88,15 @@ class Call:
 
 
 def reduction_code(op: MPI.Op) -> int:
-    """The code of a reduction: its place in `REDUCTIONS`, from 1, or `USER_DEFINED`.
+    """Return the code of a reduction: its position in `REDUCTIONS`, from 1, or `USER_DEFINED`.
 
     Raises
     ------
     TypeError
-        It is no operation of MPI.
+        `op` is not an MPI.Op.
     """
     if not isinstance(op, type(_reductions()[0])):
-        raise TypeError(f"op must be an operation of MPI, such as MPI.MAX; got {op!r}. Leave it out for the sum.")
+        raise TypeError(f"op must be an MPI operation such as MPI.MAX; got {op!r}. Leave it out for the sum.")
     for code, known in enumerate(_reductions()):
         if op is known or op == known:
             return code + 1
@@ -103,7 +104,7 @@ def reduction_code(op: MPI.Op) -> int:
 
 
 def counts_digest(counts: list[int]) -> int:
-    """A number that tells two lists of counts from each other, as a call's detail has room for it."""
+    """Hash a list of counts into the bits of `Call.detail` above the reduction's code: a multiple of 16 below 2**52."""
     return (hash(tuple(counts)) & 0xFFFF_FFFF_FFFF) * 16
 
 

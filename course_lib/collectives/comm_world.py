@@ -1,6 +1,7 @@
-"""`MPI.COMM_WORLD` of an isolated rank: it says which rank this is, of how many, and its collectives are the communicator's.
+"""Replacement of `MPI.COMM_WORLD` on an isolated rank.
 
-To MPI, each isolated rank is alone; whoever asks mpi4py instead of the course's communicator is to notice nothing, or to be told.
+To MPI, each isolated rank is a world of size 1. The replacement reports the real rank and size, and passes collectives and messages to the
+course's `Communicator`, so that code written for bare mpi4py works, too; any other method raises instead of silently reaching nobody.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ LOCAL_METHODS = {
 
 
 class IsolatedWorld(MPI.Intracomm):
-    """All ranks, as mpi4py has them."""
+    """Stand-in for the world communicator, with all isolated ranks."""
 
     def Get_rank(self) -> int:
-        """This rank."""
+        """Return this rank's number."""
         return isolated.rank
 
     def Get_size(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return isolated.size
 
     rank, size = property(Get_rank), property(Get_size)
@@ -55,7 +56,7 @@ def _of_the_communicator(name: str):
 
 def _nobody_there(name: str):
     def method(self, *args, **kwargs):
-        text = f"MPI.COMM_WORLD.{name} reaches no other rank when a notebook is graded. Use the communicator that the notebook makes."
+        text = f"MPI.COMM_WORLD.{name} reaches no other rank when a notebook is graded. Use the communicator that the notebook creates."
         raise NotImplementedError(text)
 
     return method
@@ -69,5 +70,5 @@ for _name in dir(MPI.Intracomm):
 
 
 def install() -> None:
-    """Make it `MPI.COMM_WORLD` of this process."""
+    """Replace `MPI.COMM_WORLD` in this process."""
     MPI.COMM_WORLD = IsolatedWorld(MPI.COMM_WORLD)

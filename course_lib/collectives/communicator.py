@@ -1,6 +1,6 @@
-"""The one door to communication: a communicator that checks arguments, counts traffic, and calls its transport.
+"""`Communicator`: checks arguments, counts traffic, and passes each call to its transport.
 
-It bears mpi4py's names and argument order, so what runs here also runs on a bare `MPI.Comm`.
+Methods have mpi4py's names and argument order, so code written for it also runs on a plain `MPI.Comm`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from course_lib.collectives.progress.operations import Operation, deferred_inter
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, Transport, isolated
 from course_lib.collectives.transport.requests import Request
 
-ndarray, may_share_memory, IN_PLACE = np.ndarray, np.may_share_memory, MPI.IN_PLACE  # names found fast
+ndarray, may_share_memory, IN_PLACE = np.ndarray, np.may_share_memory, MPI.IN_PLACE  # module globals: fewer attribute lookups per call
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 LOWER = {name.lower(): name for name in OPERATIONS[1:]}
 
@@ -48,17 +48,22 @@ LOWER = {name.lower(): name for name in OPERATIONS[1:]}
 class Communicator:
     """A group of ranks that can communicate.
 
+    A collective such as `Allreduce` builds a `calls.Call` from the checked arguments and hands it to `run_collective`, which has the
+    transport carry it out (`Transport.run`) and counts it. `Send`, `Recv` and `Sendrecv` go to `Transport.exchange`, nonblocking calls to
+    `Transport.start`, `send` or `receive`. Interrupts are deferred meanwhile, and raised within the transport's waits or on return.
+
     Parameters
     ----------
     comm : MPI.Comm, optional
-        The ranks; all ranks by default. With another communicator of several ranks, all of them make this call.
+        The group's ranks; all ranks by default. If it is not the world, creating the Communicator is collective over its ranks.
     transport : Transport, optional
-        What carries the calls; by default what this process's ranks are connected by.
+        The transport for the group; by default that of this process: MPI, or the broker's on isolated ranks.
 
     Attributes
     ----------
     ranks : tuple of int
         World ranks, in the group's order.
+    transport : Transport
 
     Examples
     --------
@@ -97,11 +102,11 @@ class Communicator:
         raise AttributeError(f"Communicator has no {name}. It has {', '.join(OPERATIONS[1:])}, Get_rank and Get_size.")
 
     def Get_rank(self) -> int:
-        """The rank of this process in the group, from 0."""
+        """Return this process's rank within the group, from 0."""
         return self._rank
 
     def Get_size(self) -> int:
-        """The number of ranks in the group."""
+        """Return the number of ranks in the group."""
         return self._size
 
     rank = property(Get_rank)
@@ -110,12 +115,17 @@ class Communicator:
     # Collectives.
 
     def Barrier(self) -> None:
-        """Wait until every rank of the group has come here; where it has a GPU, until that has done what it was given."""
+        """Block until every rank of the group has called it; with GPUs, also until the work queued on this rank's GPU is done."""
         self.transport.synchronize()
         self.run_collective(self.transport, Call(BARRIER), "Barrier", 0)
 
     def Ibarrier(self) -> Request:
-        """Start a barrier, and go on: ``Wait()`` returns when every rank of the group has started it."""
+        """Start a nonblocking barrier: ``Wait()`` returns once every rank of the group has started it.
+
+        Returns
+        -------
+        Request
+        """
         return self._begin(Call(IBARRIER), "Barrier", 0)
 
     def Allreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> None:
@@ -126,22 +136,22 @@ class Communicator:
         sendbuf : numpy.ndarray or MPI.IN_PLACE
             Any shape; the same size and dtype on all ranks. IN_PLACE: `recvbuf` holds the input.
         recvbuf : numpy.ndarray
-            The same size and dtype.
+            The same size and dtype as `sendbuf`.
         op : MPI.Op
-            SUM by default; MIN, MAX, PROD and the others of MPI.
+            SUM by default; MIN, MAX, PROD and MPI's other operations.
 
         Raises
         ------
         TypeError, ValueError
-            A buffer is wrong on this rank.
+            A buffer is invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, or not all of them come.
+            MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
         call = self._allreduce(ALLREDUCE, sendbuf, recvbuf, op)
         self.run_collective(self.transport, call, "Allreduce", call.recv.nbytes)
 
     def Iallreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> Request:
-        """Start an all-reduce, and go on; parameters as for `Allreduce`. Neither array may be touched before ``Wait()``.
+        """Start a nonblocking all-reduce; parameters as for `Allreduce`. Touch neither array before ``Wait()``.
 
         Returns
         -------
@@ -160,7 +170,7 @@ class Communicator:
         return Call(operation, recv.dtype.num, size, code, send, recv, send, op)
 
     def Allgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
-        """Collect the ranks' arrays, one after the other in rank order; every rank gets all.
+        """Concatenate the ranks' arrays in rank order; every rank gets the result.
 
         Parameters
         ----------
@@ -168,21 +178,21 @@ class Communicator:
             Any shape; the same size and dtype on all ranks. IN_PLACE: this rank's part of
             `recvbuf` holds the input.
         recvbuf : numpy.ndarray
-            n times the size of `sendbuf`, the same dtype. MPI fills it part by part: with shape
+            n times the size of `sendbuf`, the same dtype. It is filled in rank order: with shape
             ``(n, *sendbuf.shape)``, ``recvbuf[r]`` is what rank r sent.
 
         Raises
         ------
         TypeError, ValueError
-            A buffer is wrong on this rank.
+            A buffer is invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, or not all of them come.
+            MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
         call = self._allgather(ALLGATHER, sendbuf, recvbuf)
         self.run_collective(self.transport, call, "Allgather", call.recv.nbytes)
 
     def Iallgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> Request:
-        """Start an all-gather, and go on; parameters as for `Allgather`. Neither array may be touched before ``Wait()``.
+        """Start a nonblocking all-gather; parameters as for `Allgather`. Touch neither array before ``Wait()``.
 
         Returns
         -------
@@ -212,7 +222,7 @@ class Communicator:
         Parameters
         ----------
         sendbuf : numpy.ndarray
-            The same size and dtype on all ranks. It is cut, in memory order, into one part a rank.
+            The same size and dtype on all ranks. The result is divided, in memory order, into one part per rank.
         recvbuf : numpy.ndarray
             This rank's part: ``recvcounts[rank]`` elements, the same dtype.
         recvcounts : list of int, optional
@@ -223,9 +233,9 @@ class Communicator:
         Raises
         ------
         TypeError, ValueError
-            A buffer is wrong on this rank.
+            A buffer is invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, or not all of them come.
+            MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
         call = self._reduce_scatter(REDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
         self.run_collective(self.transport, call, "Reduce_scatter", call.send.nbytes)
@@ -233,7 +243,7 @@ class Communicator:
     def Ireduce_scatter(
         self, sendbuf: np.ndarray, recvbuf: np.ndarray, recvcounts: list[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> Request:
-        """Start a reduce-scatter, and go on; parameters as for `Reduce_scatter`. Neither array may be touched before ``Wait()``.
+        """Start a nonblocking reduce-scatter; parameters as for `Reduce_scatter`. Touch neither array before ``Wait()``.
 
         Returns
         -------
@@ -250,7 +260,7 @@ class Communicator:
             if send.size % n:
                 raise ValueError(
                     f"{name}: sendbuf has {send.size} elements (shape {send.shape}), which "
-                    f"{n} ranks cannot share equally. Pad it to a multiple of {n}, or give recvcounts."
+                    f"{n} ranks cannot share equally. Pad it to a multiple of {n}, or pass recvcounts."
                 )
             counts = [send.size // n] * n
         else:
@@ -265,47 +275,47 @@ class Communicator:
         return call
 
     def Bcast(self, buf: np.ndarray, root: int = 0) -> None:
-        """Give every rank what one rank has.
+        """Copy one rank's array to every rank.
 
         Parameters
         ----------
         buf : numpy.ndarray
-            On the root what is sent, elsewhere an array of the same size and dtype that receives it.
+            On the root the array to send; on the other ranks an array of the same size and dtype that receives it.
         root : int
-            The rank that has it.
+            The rank that sends.
 
         Raises
         ------
         TypeError, ValueError
-            The buffer or the root is wrong on this rank.
+            The buffer or the root is invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, or not all of them come.
+            MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
         array = self.transport.check(buf, "buf" if self._is_root(root, "Bcast") else "recvbuf", "Bcast")
-        # In a ring, each rank but the last passes it on.
+        # Counted as on a ring, where each rank but the last passes the array on.
         payload = array.nbytes if (self._rank - root) % self._size < self._size - 1 else 0
         self.run_collective(
             self.transport, Call(BCAST, array.dtype.num, array.size, 16 * (int(root) + 1), recv=array, root=int(root)), "Bcast", payload
         )
 
     def Scatter(self, sendbuf: np.ndarray | None, recvbuf: np.ndarray, root: int = 0) -> None:
-        """Deal out one rank's array, an equal part to each rank, in rank order.
+        """Distribute one rank's array: an equal part to each rank, in rank order.
 
         Parameters
         ----------
         sendbuf : numpy.ndarray or None
-            On the root: n times the size of `recvbuf`, the same dtype. Elsewhere it is not looked at.
+            On the root: n times the size of `recvbuf`, the same dtype. Ignored on the other ranks.
         recvbuf : numpy.ndarray
-            This rank's part.
+            Receives this rank's part.
         root : int
-            The rank that has the whole.
+            The rank that sends.
 
         Raises
         ------
         TypeError, ValueError
-            A buffer or the root is wrong on this rank.
+            A buffer or the root is invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, or not all of them come.
+            MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
         send, recv = None, self.transport.check(recvbuf, "recvbuf", "Scatter")
         if self._is_root(root, "Scatter"):
@@ -319,23 +329,23 @@ class Communicator:
         self.run_collective(self.transport, call, "Scatter", payload)
 
     def Gather(self, sendbuf: np.ndarray, recvbuf: np.ndarray | None, root: int = 0) -> None:
-        """Collect the ranks' arrays on one rank, in rank order.
+        """Concatenate the ranks' arrays in rank order on one rank.
 
         Parameters
         ----------
         sendbuf : numpy.ndarray
             The same size and dtype on all ranks.
         recvbuf : numpy.ndarray or None
-            On the root: n times the size of `sendbuf`, the same dtype. Elsewhere it is not looked at.
+            On the root: n times the size of `sendbuf`, the same dtype. Ignored on the other ranks.
         root : int
-            The rank that gets the whole.
+            The rank that receives.
 
         Raises
         ------
         TypeError, ValueError
-            A buffer or the root is wrong on this rank.
+            A buffer or the root is invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, or not all of them come.
+            MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
         send, recv = self.transport.check(sendbuf, "sendbuf", "Gather"), None
         if self._is_root(root, "Gather"):
@@ -351,20 +361,20 @@ class Communicator:
         return self._rank == root
 
     def Alltoall(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
-        """Cut each rank's array into one part a rank; rank r gets the parts number r of all, in rank order.
+        """Exchange equal parts between all ranks: part r of each rank's array goes to rank r.
 
         Parameters
         ----------
         sendbuf, recvbuf : numpy.ndarray
-            The same size and dtype on all ranks, n equal parts. With shape ``(n, ...)``, ``sendbuf[r]`` goes to rank r, and ``recvbuf[r]``
-            is what rank r sent.
+            n equal parts in rank order; the same size and dtype on all ranks. With shape ``(n, ...)``, ``sendbuf[r]`` goes to rank r, and
+            ``recvbuf[r]`` is what rank r sent.
 
         Raises
         ------
         TypeError, ValueError
-            A buffer is wrong on this rank.
+            A buffer is invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, or not all of them come.
+            MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
         send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, ALLTOALL)
         if send is IN_PLACE:
@@ -378,28 +388,29 @@ class Communicator:
         self.run_collective(self.transport, Call(ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
 
     def Alltoallv(self, sendbuf: Sequence, recvbuf: Sequence) -> None:
-        """The same with parts of any size.
+        """Exchange parts of any size between all ranks.
 
         Parameters
         ----------
         sendbuf : [numpy.ndarray, counts] or [numpy.ndarray, (counts, displacements)]
-            How many elements go to each rank, and where in the array they begin; one after the other by default.
+            The number of elements for each rank, and the offset of each part in the array; contiguous parts by default.
         recvbuf : the same
-            How many elements come from each rank, and where they go.
+            The number of elements from each rank, and the offset at which each part is stored.
 
         Raises
         ------
         TypeError, ValueError
-            A buffer or its counts are wrong on this rank.
+            A buffer or its counts are invalid on this rank.
         CollectiveError
-            The ranks do not make the same call, not all of them come, or what one sends is not what the other expects.
+            MismatchError if the ranks make different calls or a sent count differs from the expected one, DeadlockError if some rank can no
+            longer make the call.
         """
         n, host = self._size, self.transport.host
         send, out, starts = self._vector_buffer(sendbuf, "sendbuf")
         recv, into, places = self._vector_buffer(recvbuf, "recvbuf")
         buffers.same_dtype(send, recv, "Alltoallv")
         buffers.check_disjoint(send, recv, "Alltoallv")
-        # How much comes, so that no rank gets more than it has room for; counts are in the host's memory, also beside arrays on GPUs.
+        # First compare the counts, so that no receive buffer overflows; they are in host memory even if the data is on GPUs.
         sent_counts, announced_counts = np.array(out, np.int64), np.empty(n, np.int64)
         self.run_collective(
             host, Call(ALLTOALL, sent_counts.dtype.num, n, 16 * (recv.dtype.num + 1), sent_counts, announced_counts), "Alltoallv"
@@ -420,10 +431,10 @@ class Communicator:
                     f"Alltoallv: rank {self.ranks[self._rank]} expects {expected} elements from rank {self.ranks[r]}, which sends {sent}. "
                     "What rank a sends to b must be what b expects from a: exchange the counts with Alltoall first."
                 )
-        return "Alltoallv: on another rank, what comes is not what is expected; no rank has received anything."
+        return "Alltoallv: on another rank, the incoming counts are not the expected ones; no rank has received anything."
 
     def _vector_buffer(self, value: object, what: str) -> tuple[np.ndarray, list[int], list[int]]:
-        """The array, and the counts and displacements of its parts."""
+        """Return the array of a vector argument, and the counts and displacements of its parts, in elements."""
         if not isinstance(value, (list, tuple)) or len(value) < 2:
             raise TypeError(f"Alltoallv: {what} must be [array, counts]; got {buffers.shown(value)}.")
         value = list(value[:-1]) if isinstance(value[-1], MPI.Datatype) else list(value)
@@ -446,9 +457,9 @@ class Communicator:
         Parameters
         ----------
         color : int
-            Which new group this rank joins; not negative, or MPI.UNDEFINED for none.
+            The new group that this rank joins, 0 or more; MPI.UNDEFINED for none.
         key : int
-            The order within the new group; equal keys keep the order of this group.
+            Sort key within the new group; ranks with equal keys keep the order of this group.
 
         Returns
         -------
@@ -458,9 +469,9 @@ class Communicator:
         Raises
         ------
         TypeError, ValueError
-            The color or the key is no whole number, or the color is negative.
+            The color or the key is not a whole number, or the color is negative.
         CollectiveError
-            Not all ranks of the group make the call.
+            MismatchError if a rank makes another call, DeadlockError if one can no longer make this one.
         """
         for name, value in (("color", color), ("key", key)):
             if not isinstance(value, (int, np.integer)) or isinstance(value, (bool, np.bool_)):
@@ -479,13 +490,29 @@ class Communicator:
         return MPI.COMM_NULL if transport is None else type(self)(transport=transport)
 
     def run_collective(self, transport: Transport, call: Call, name: str, payload: int = -1) -> None:
-        """Have a transport of these ranks carry out a collective, which a person calls `name`; count it, where a payload is given."""
+        """Have a transport carry out a collective, and count it.
+
+        Parameters
+        ----------
+        transport : Transport
+            This group's, or its `host` transport.
+        call : Call
+        name : str
+            The operation, as `traffic` and error messages name it.
+        payload : int
+            Bytes to count; -1: do not count the call.
+
+        Raises
+        ------
+        CollectiveError
+            As `Transport.run`; any error but MismatchError makes the group unusable until the cell has ended, see `check_usable`.
+        """
         if progress_state.failed_groups:
             self.check_usable()
-        progress_state.deferrals += 1  # as `deferred_interrupts`, in half the time
+        progress_state.deferrals += 1  # `deferred_interrupts` written out, which takes half the time
         try:
             transport.run(call)
-        except MismatchError:  # all ranks raise it, and go on with the next call
+        except MismatchError:  # raised on all ranks, so they still agree on the next call
             raise
         except BaseException as error:
             self._mark_failed(name, error)
@@ -506,70 +533,70 @@ class Communicator:
             memory.active_account.exchanged(call.send, call.recv)
 
     def _begin(self, call: Call, name: str, payload: int) -> Request:
-        """Start a collective, and count it."""
+        """Start a nonblocking collective, and count it."""
         self.check_usable()
         with deferred_interrupts:
             request = self._started(self.transport.start(call))
         self._count(call, name, payload)
         return request
 
-    # A collective that has failed on a rank, other than by a mismatch, has left the ranks of its group at different calls: what one of
-    # them calls next could meet another one's earlier call. So the group takes no more of them on this rank, until its cell has ended.
+    # After a failure other than a mismatch, the ranks of the group are at different calls: the next call on one rank could be matched with
+    # an earlier one on another. So on this rank the group accepts no more collectives until the cell has ended.
 
     def _mark_failed(self, name: str, error: BaseException) -> None:
         progress_state.failed_groups.setdefault(self.ranks, (f"{name} ({diagnostics.call_site()})", type(error).__name__))
 
     def check_usable(self) -> None:
-        """Raise CollectiveError where a collective has failed in this group, see above."""
+        """Raise CollectiveError if a collective has failed on this group in this cell."""
         if found := progress_state.failed_groups.get(self.ranks):
             raise CollectiveError(diagnostics.group_unusable(str(self.transport), *found))
 
-    # Messages.
+    # Point-to-point messages.
 
     def Send(self, buf: np.ndarray, dest: int, tag: int = 0) -> None:
-        """Send an array to one rank; returns when the array may be changed again.
+        """Send an array to one rank; returns when the array may be reused.
 
-        As in MPI, a small array is on its way at once, and a larger one waits for its receiver.
+        As in MPI, a small array is buffered (eager) and the call returns at once; a large one waits for its receive (rendezvous protocol).
 
         Parameters
         ----------
         buf : numpy.ndarray
         dest : int
-            A rank of the group.
+            A rank of the group, or MPI.PROC_NULL for no message.
         tag : int
-            A number that the receiver can ask for.
+            A number by which the receiver can select the message, 0 to 32767.
 
         Raises
         ------
         TypeError, ValueError
-            An argument is wrong on this rank.
+            An argument is invalid on this rank.
         DeadlockError
-            The receiver can no longer come.
+            The destination can no longer receive the message.
         """
         self._exchange(self._outgoing(self.transport.check(buf, "buf", "Send"), dest, tag, "Send"), None, "Send")
 
     def Recv(self, buf: np.ndarray, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> None:
-        """Wait for an array from one rank.
+        """Receive an array from one rank; blocks until it is here.
 
         Parameters
         ----------
         buf : numpy.ndarray
-            Receives it: the same size and dtype as what is sent.
+            Receives the array; the size and dtype must be those that were sent.
         source : int
-            A rank of the group; any by default.
+            A rank of the group, or MPI.PROC_NULL for no message; any rank by default.
         tag : int
-            The number that it was sent with; any by default.
+            The tag of the message; any tag by default.
         status : MPI.Status, optional
-            Gets the source and the tag.
+            Is set to the message's source and tag.
 
         Raises
         ------
         TypeError, ValueError
-            An argument is wrong on this rank.
+            An argument is invalid on this rank.
         MismatchError
             The message has another size or dtype.
         DeadlockError
-            Nobody can send it any more.
+            No rank can send a matching message any more.
         """
         self._exchange(None, self._incoming(self.transport.check(buf, "recvbuf", "Recv"), source, tag, "Recv"), "Recv", status)
 
@@ -583,14 +610,14 @@ class Communicator:
         recvtag: int = ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        """Send an array to one rank and receive one from another, or the same, at once: so a ring of ranks does not wait for itself.
+        """Send an array to one rank and receive one from the same or another rank, concurrently: a ring of ranks does not deadlock.
 
         Parameters
         ----------
         sendbuf, recvbuf : numpy.ndarray
-            Two arrays that share no memory.
+            Two arrays that share no memory; each may have its own size and dtype.
         dest, source : int
-            Ranks of the group.
+            Ranks of the group, or MPI.PROC_NULL.
         sendtag, recvtag, status
             As for `Send` and `Recv`.
 
@@ -607,19 +634,29 @@ class Communicator:
         self._exchange(self._outgoing(send, dest, sendtag, "Sendrecv"), incoming, "Sendrecv", status)
 
     def Isend(self, buf: np.ndarray, dest: int, tag: int = 0) -> Request:
-        """Start to send an array, and go on; it may not be changed before ``Wait()``. Parameters as for `Send`."""
+        """Start a nonblocking send; parameters as for `Send`. Do not change the array before ``Wait()``.
+
+        Returns
+        -------
+        Request
+        """
         outgoing = self._outgoing(self.transport.check(buf, "buf", "Isend"), dest, tag, "Isend")
         with deferred_interrupts:
             return self._started(outgoing and self.transport.send(*outgoing, "Wait of Isend"))
 
     def Irecv(self, buf: np.ndarray, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Start to receive an array, and go on; it may not be read before ``Wait()``. Parameters as for `Recv`."""
+        """Start a nonblocking receive; parameters as for `Recv`. Do not read the array before ``Wait()``.
+
+        Returns
+        -------
+        Request
+        """
         incoming = self._incoming(self.transport.check(buf, "recvbuf", "Irecv"), source, tag, "Irecv")
         with deferred_interrupts:
             return self._started(incoming and self.transport.receive(*incoming, "Wait of Irecv"))
 
     def _outgoing(self, array: np.ndarray, dest: int, tag: int, where: str) -> OutgoingMessage | None:
-        """Check the arguments of a send and count it; return what the transport needs, None for MPI.PROC_NULL."""
+        """Check the arguments of a send, count it, and return it as the transport takes it; None for MPI.PROC_NULL."""
         if not (type(dest) is int is type(tag) and 0 <= dest < self._size and 0 <= tag <= LARGEST_TAG):
             self._is_rank(dest, "dest", where, PROC_NULL)
             _is_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
@@ -633,7 +670,7 @@ class Communicator:
         return array, self.ranks[dest], int(tag)
 
     def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> IncomingMessage | None:
-        """Check the arguments of a receive; return what the transport needs, None for MPI.PROC_NULL."""
+        """Check the arguments of a receive, and return it as the transport takes it; None for MPI.PROC_NULL."""
         if not (type(source) is int is type(tag) and 0 <= source < self._size and 0 <= tag <= LARGEST_TAG):
             self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
             _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
@@ -664,7 +701,7 @@ class Communicator:
         return Request(self.transport, operation)
 
     def averaged(self, like: np.ndarray, count: int, shared: bool = True):
-        """An array of `count` zeros whose mean over the ranks can be taken; collective. See `averaging`."""
+        """Allocate `count` zeros whose mean over the ranks can be computed; collective. See `transport.averaging.averaged_buffer`."""
         from course_lib.collectives.transport.averaging import averaged_buffer
 
         return averaged_buffer(self, like, count, shared)
@@ -676,7 +713,7 @@ class Communicator:
             raise ValueError(f"{where}: {name} must be a rank of the group, 0 to {self._size - 1}; got {buffers.shown(rank)}.")
 
     def _checked(self, sendbuf: object, recvbuf: object, operation: int) -> tuple:
-        """The two arrays, unpacked and checked; raises what `buffers` says about them."""
+        """Unpack and check both buffers with the transport's `check`, then against each other; raises as the functions of `buffers` do."""
         where, check = OPERATIONS[operation], self.transport.check
         if sendbuf is IN_PLACE:
             return sendbuf, check(recvbuf, "recvbuf", where)
@@ -692,7 +729,7 @@ class Communicator:
 
 
 def _are_plain(send: object, recv: object) -> bool:
-    """Fast check that two NumPy arrays need no unpacking and have no fault; otherwise `Communicator._checked` unpacks or explains."""
+    """Return whether both are valid NumPy arrays as they are: a fast check; if False, `Communicator._checked` unpacks them or raises."""
     return (
         type(send) is ndarray is type(recv)
         and send.dtype is recv.dtype
@@ -709,7 +746,7 @@ def _never(*_: object) -> bool:
 
 
 def _transports() -> ModuleType:
-    """The module whose transports this process's ranks are connected by."""
+    """Return the module with this process's default transport: `relay` on an isolated rank, else `mpi`."""
     if isolated.connection:
         from course_lib.collectives.transport import relay
 
@@ -720,7 +757,7 @@ def _transports() -> ModuleType:
 
 
 def _with_nobody(what: str) -> None:
-    """Take note of a legal message of which nothing comes: often, it is meant for a neighbour that an end of a line has not."""
+    """Report a legal message to or from MPI.PROC_NULL: often a neighbour was meant that the end of a line of ranks does not have."""
     if traffic.on_proc_null_message:
         traffic.on_proc_null_message(what)
 

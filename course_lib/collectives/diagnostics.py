@@ -1,4 +1,7 @@
-"""The sentences about calls that cannot be: who waits where, who calls what, and the usual cause. Findings come in as data."""
+"""Error messages about failed calls: which rank waits where, which rank calls what, and the usual cause.
+
+The input is data, such as the deadlock detector's `Snapshot` or the signatures that ranks exchanged; no code parses the messages.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,24 @@ from course_lib import wording
 from course_lib.collectives.calls import ALLTOALL, DTYPES, OPERATIONS, RECV, REDUCING, REDUCTIONS, ROOTED, SEND, USER_DEFINED
 from course_lib.collectives.snapshot import COMPUTING, FINISHED, GONE, IN_CALL, LOST, RAISED, RankView, Snapshot
 
-CELL_FILE_PREFIXES = ("cell ", "<cell")  # how the file names of cells begin, see `engine.requests.handler`
-CALL_NUMBER_MASK = 0xFFFF_FFFF  # the bits of a call's key that are its number in the cell, see `rendezvous`
+CELL_FILE_PREFIXES = ("cell ", "<cell")  # prefixes of the file names given to cells, see `engine.requests.handler`
+CALL_NUMBER_MASK = 0xFFFF_FFFF  # low bits of a collective's key: twice its number in the cell, see `progress.rendezvous`
 LIBRARY_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def group_name(members: tuple[int, ...], size: int) -> str:
-    """A group of `size` ranks in all as messages name it: world{0–7}, group{2, 3}."""
+    """Name a group as messages do, in a world of `size` ranks: world{0–7}, group{2, 3}."""
     name = "world" if len(members) == size else "group"
     return f"{name}{{{wording.spans(members)}}}"
 
 
 def call_number(key: int) -> int:
-    """The number of a collective among those of its group in this cell, from its key."""
+    """Return a collective's number among those of its group in this cell, from its key."""
     return (key & CALL_NUMBER_MASK) >> 1
 
 
 def call_site() -> str:
-    """The place in the student's code that called a collective, such as "cell [5], line 7"."""
+    """Return the place in the student's code from which this call came, such as "cell [5], line 7"."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(LIBRARY_FOLDER):
         frame = frame.f_back
@@ -38,25 +41,25 @@ def call_site() -> str:
 
 
 def frame_locals(frame: FrameType) -> dict[str, object]:
-    """Return a running function's names and values, without making its frame keep them.
+    """Return the local variables of a running function without keeping them alive.
 
-    Before Python 3.13, a frame that was asked for its names keeps their values until its function returns, including arrays that the
-    function has let go of.
+    Before Python 3.13, reading ``frame.f_locals`` makes the frame hold the values until its function returns, including arrays that the
+    function has deleted.
     """
     kept = frame.f_locals
     found = dict(kept)
     alone = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.getrefcount(kept) == 3
-    if alone:  # three references: the frame's, `kept`, and getrefcount's own argument; with more, the student has it, by `locals()`
+    if alone:  # three references: the frame's, `kept`, and getrefcount's argument; a fourth would be the student's, from `locals()`
         kept.clear()
     return found
 
 
 def describe(operation: int, dtype: int, count: int, detail: int) -> str:
-    """A call as messages name it, such as "Allreduce of 6 float32 (op SUM)"."""
+    """Describe a call by its signature, such as "Allreduce of 6 float32 (op SUM)"."""
     name = OPERATIONS[operation]
     if dtype < 0:
         return name
-    if operation == ALLTOALL and detail:  # its ranks tell each other how much comes
+    if operation == ALLTOALL and detail:  # the exchange of counts within an Alltoallv
         return f"Alltoallv of {DTYPES.get(detail // 16 - 1, 'numbers')}"
     more = ""
     if operation in REDUCING:
@@ -68,14 +71,14 @@ def describe(operation: int, dtype: int, count: int, detail: int) -> str:
 
 
 def mismatch(calls: dict[int, tuple[int, int, int, int]], group: str) -> str:
-    """The sentence where the ranks of a group make different calls: what each calls, and the usual cause.
+    """Return the message of a MismatchError: what each rank of the group calls, and the usual cause.
 
     Parameters
     ----------
     calls : dict of int to (int, int, int, int)
-        By rank: operation, dtype, count and detail.
+        Each rank's signature: operation, dtype, count and detail.
     group : str
-        Its name.
+        The group's name, see `group_name`.
     """
     by_call: dict[tuple[int, int, int, int], list[int]] = {}
     for rank, call in calls.items():
@@ -102,40 +105,49 @@ def mismatch(calls: dict[int, tuple[int, int, int, int]], group: str) -> str:
 
 
 def tagged(tag: int) -> str:
-    """A message's tag in words, where there is one."""
+    """Describe a message's tag; empty for tag 0 and for any tag."""
     return f" with tag {tag}" if tag > 0 else ""
 
 
 def message_mismatch(array: np.ndarray, message: object, place: str) -> str:
-    """Describe a message that does not fit the array that receives it."""
+    """Return the MismatchError text for a message that does not fit the receive buffer.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The receive buffer.
+    message : matching.Envelope
+    place : str
+        The receive's place in the student's code.
+    """
     if message.dtype != array.dtype.num:
         hint = "The dtype must be the same on both ranks: np.empty and np.zeros make float64 unless dtype= is given."
     else:
-        hint = "The size must be the same on both ranks: look at the shape of the array that is sent, and of the one that receives."
+        hint = "The size must be the same on both ranks: look at the shape of the array that is sent and of the one that receives it."
     source = message.source
-    return f"{place}: {array.size} {array.dtype} are to be received from rank {source}, and rank {source} has sent {message}. {hint}"
+    return f"{place}: expected {array.size} {array.dtype} from rank {source}, but rank {source} sent {message}. {hint}"
 
 
 def left_alone(rank: int, where_: str) -> str:
-    """Message of a rank whose partner has left a transfer in the middle."""
-    return f"rank {rank} was left alone in the middle of {where_}: another rank was interrupted, or has ended its cell without waiting."
+    """Return the DeadlockError text for a rank whose partner has left a transfer in progress."""
+    return f"rank {rank} was left alone in the middle of {where_}: another rank was interrupted, or ended its cell without waiting."
 
 
 def too_late(where_: str, limit: float) -> str:
-    """Message of a rank that has waited too long for others of whom nothing is known."""
+    """Return the DeadlockError text for a wait with a time limit, for ranks whose state is unknown."""
     return f"{where_} took more than {limit:g} s: all ranks of the communicator must make this call. Look for an if on the rank around it."
 
 
 def group_unusable(group: str, call: str, error: str) -> str:
-    """Message of a rank that calls a collective on a group after one has failed there."""
+    """Return the CollectiveError text for a collective on a group where an earlier one has failed in this cell."""
     return (
-        f"{group} takes no more collectives in this cell: {call} has failed on this rank ({error}), and the ranks no longer agree on what "
-        "comes next. Let the error end the cell; the group works again in the next one."
+        f"{group} takes no more collectives in this cell: {call} has failed on this rank ({error}), and the ranks no longer agree on "
+        "which call is next. Let the error end the cell; the group works again in the next one."
     )
 
 
 def _on_machines(ranks: list[int], machines: tuple[str, ...]) -> str:
-    """Ranks as a sentence names them, with their machines where these are several: "ranks 0, 1 (n1) and rank 4 (n2)"."""
+    """Name ranks, with their machines if there are several: "ranks 0, 1 (n1) and rank 4 (n2)"."""
     if not machines:
         return wording.ranks(ranks)
     there: dict[str, list[int]] = {}
@@ -145,9 +157,9 @@ def _on_machines(ranks: list[int], machines: tuple[str, ...]) -> str:
 
 
 def _waits(snapshot: Snapshot) -> dict[int, RankView]:
-    """The calls in which ranks stand, by rank.
+    """Return the call in which each rank is blocked.
 
-    With those that have come to the same call and do not show yet that they wait: where many ranks share a core, that takes a while.
+    Includes ranks that have entered the same call but do not yet show that they wait: with many ranks per core, that takes a while.
     """
     newest = snapshot.newest
     waits = {v.rank: v for v in snapshot.ranks if v.state in IN_CALL and v.round == newest}
@@ -160,15 +172,15 @@ def _waits(snapshot: Snapshot) -> dict[int, RankView]:
 
 
 def deadlock(snapshot: Snapshot) -> str:
-    """The sentence about a deadlock: who waits where, and why nobody comes.
+    """Return the message of a DeadlockError: which rank waits where, why the others do not arrive, and the usual cause.
 
     Parameters
     ----------
     snapshot : Snapshot
-        With ranks that can never go on.
+        In which the detector has found deadlocked ranks.
     """
     size, waiting, late = len(snapshot.ranks), _waits(snapshot), snapshot.late()
-    wanted, kinds = 0, set()  # by those who wait; which operations these wait in
+    wanted, kinds = 0, set()  # mask of the ranks that take part in the calls; the operations that ranks are blocked in
     calls: dict[str, list[int]] = {}
     reasons: dict[tuple[str, str], list[int]] = {}
     for view in waiting.values():
@@ -188,7 +200,7 @@ def deadlock(snapshot: Snapshot) -> str:
 
 
 def _call(view: RankView, size: int) -> str:
-    """The call in which a rank waits; where it does not block, or is a message, the rank's text says all."""
+    """Describe the call in which a rank waits; for a nonblocking collective or a message, that is the rank's own text."""
     if view.key <= 0:
         return view.text
     members = tuple(r for r in range(size) if view.members >> r & 1)
@@ -198,9 +210,9 @@ def _call(view: RankView, size: int) -> str:
 
 
 def _absence(view: RankView, late: set[int], newest: int) -> tuple[str, str] | None:
-    """Why a rank does not come, as a sentence says it of one rank and of several."""
+    """Say why a rank will not arrive: the predicate for one rank and for several; None if there is no reason."""
     if view.state == LOST:
-        return "is lost: nothing is heard from there any more", "are lost: nothing is heard from there any more"
+        return "is lost: its machine no longer responds", "are lost: their machine no longer responds"
     if view.rank in late:
         return "has not begun the cell yet", "have not begun the cell yet"
     if view.round < newest:
@@ -221,27 +233,27 @@ def _deadlock_hint(kinds: set[int], absent: set[int], someone_absent: bool, wait
     if RAISED in absent:
         return "Fix that error first."
     if messages and someone_absent:
-        return "What one rank receives, another one must send: look for an if on the rank, and at the ranks and tags in the calls."
+        return "What one rank receives, another one must send: look for an if on the rank, and check the ranks and tags in the calls."
     if messages:
         return f"They wait for each other: {_advice(kinds, [view.text for view in waiting.values()])}"
     if len({(view.key, view.members) if view.key > 0 else view.text for view in waiting.values()}) > 1:
         return "They wait for each other: all ranks of a group must make the same calls in the same order."
     return (
         "Every rank of the group must make the call, the same number of times: look for an if on the rank, "
-        "or a loop of another length, around it."
+        "or a loop of different length, around it."
     )
 
 
 def _advice(kinds: set[int], calls: list[str]) -> str:
-    """Advice for ranks that wait for each other in such operations, one of them a message."""
+    """Advise on ranks that wait for each other, at least one of them for a message; `kinds`: the operations they are blocked in."""
     if kinds - {SEND, RECV}:
-        return "some for a message, some in a collective. What comes before the collective on one rank must not need what comes after it."
-    if all(call.startswith("Sendrecv") for call in calls):
-        return "the rank that is the source of each Sendrecv must send to it in the same step: look at dest, source and the tags."
-    if kinds == {SEND}:
-        return "all send, and nobody receives. One of them must receive before it sends, or all of them use Sendrecv."
-    if kinds == {RECV}:
         return (
-            "all receive, and nothing that they take was sent. Look at dest, source and tags, or send before you receive, or use Sendrecv."
+            "some for a message, some in a collective. What comes before the collective on one rank must not depend on what comes after it."
         )
-    return "what one rank sends, another one must receive at that moment. Look at dest, source and the tags, and at the order of the calls."
+    if all(call.startswith("Sendrecv") for call in calls):
+        return "the source of each Sendrecv must send to that rank in the same step: check dest, source and the tags."
+    if kinds == {SEND}:
+        return "all of them send, and none receives. One of them must receive before it sends, or all of them use Sendrecv."
+    if kinds == {RECV}:
+        return "all of them receive, but no matching message was sent. Check dest, source and tags, send before receiving, or use Sendrecv."
+    return "each send needs a receive on the other rank at the same point. Check dest, source and the tags, and the order of the calls."

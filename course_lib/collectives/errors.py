@@ -1,4 +1,4 @@
-"""Errors of a collective that the ranks of a group make together."""
+"""Exceptions of the communicator's calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ class CollectiveError(RuntimeError):
 
 
 class DeadlockError(CollectiveError):
-    """A rank waits for another one that can no longer come."""
+    """A rank waits for one that can no longer make the matching call."""
 
 
 class MismatchError(CollectiveError):
-    """The ranks of a group make different calls."""
+    """The ranks of a group make different calls, or a message does not fit its receive buffer."""

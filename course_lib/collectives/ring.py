@@ -1,4 +1,4 @@
-"""An all-reduce in a ring, one step at a time, to look at: MPI and NCCL do it like this for large arrays.
+"""Ring all-reduce that records each step, for display; MPI and NCCL use this algorithm for large arrays.
 
 Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
@@ -9,29 +9,29 @@ import numpy as np
 
 
 def allreduce(mine: np.ndarray) -> np.ndarray:
-    """On each of n ranks: sum an array over all, in 2 (n - 1) steps, each of which sends one piece to the next rank.
+    """Sum an array over all n ranks in 2 (n - 1) steps, each of which sends one piece to the next rank; collective.
 
     Parameters
     ----------
     mine : numpy.ndarray
-        This rank's array, of n pieces, one number each: shape ``(n,)``.
+        This rank's array, of n pieces with one number each: shape ``(n,)``.
 
     Returns
     -------
     numpy.ndarray
-        What the rank held at first, and after each step: shape ``(2 n - 1, n)``.
+        This rank's array at the start and after each step: shape ``(2 n - 1, n)``, float64.
 
     Raises
     ------
     ValueError
-        The array has another shape.
+        The shape is not ``(n,)``.
     """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     n, rank = comm.Get_size(), comm.Get_rank()
     if np.shape(mine) != (n,):
-        raise ValueError(f"ring.allreduce takes one number for each of {n} ranks; got shape {np.shape(mine)}, on rank {rank}.")
+        raise ValueError(f"ring.allreduce takes one number for each of the {n} ranks; got shape {np.shape(mine)} on rank {rank}.")
     held, came = [np.array(mine, float)], np.empty(1)
     for step in range(2 * n - 2):
         adds = step < n - 1

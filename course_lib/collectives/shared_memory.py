@@ -1,11 +1,11 @@
-"""Memory that the ranks of a machine share: our own, and MPICH's without the files that it would leave behind.
+"""Memory shared by the ranks of one machine: the course's own segments, and the clean-up of those that MPICH leaves behind.
 
-MPICH keeps a file in /dev/shm until its processes end in good order. Those that are killed leave theirs: memory that nobody gives
-back, under a name that a later process may meet. A process that mpiexec has not started names its file by its number; when there is
-one of that name already, MPI ends it, with "Out of memory" and exit code 15.
+MPICH keeps a file in /dev/shm until its processes exit normally. Killed processes leave theirs behind: memory that is never freed, under a
+name that a later process may collide with. A process not started by mpiexec names its file after its process id; if that file exists
+already, MPI aborts it with "Out of memory" and exit code 15.
 
-Where Linux has no Yama, MPICH also reads other ranks' memory (process_vm_readv). Some containers forbid that, as docker 20.10 does, and MPI
-then ends all ranks.
+On a Linux without Yama, MPICH also reads other ranks' memory directly (process_vm_readv). Some containers forbid that, docker 20.10 for
+instance, and MPI then aborts all ranks.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SHM_FOLDER, MPICH_PREFIX, COURSE_PREFIX = Path("/dev/shm"), "mpich_shm_", "course-shared-"  # ours has a name only until all have opened it
-STALE_SECONDS = 600.0  # seconds after which nobody opens a file any more: all ranks of a job do that when they start
-CMA_VARIABLE = "MPIR_CVAR_CH4_CMA_ENABLE"  # "0": MPICH leaves other ranks' memory alone, and copies twice
+SHM_FOLDER, MPICH_PREFIX, COURSE_PREFIX = Path("/dev/shm"), "mpich_shm_", "course-shared-"  # ours is unlinked once open everywhere
+STALE_SECONDS = 600.0  # age from which a file cannot belong to a job that is starting: all of its ranks open it at start-up
+CMA_VARIABLE = "MPIR_CVAR_CH4_CMA_ENABLE"  # "0": MPICH copies through shared memory instead of reading other ranks' memory
 
 
 def remove_stale_files() -> None:
-    """Before MPI starts: remove what this user's killed processes have left, and what stands in this process's way."""
+    """Remove shared-memory files of this user's killed processes, and any that would collide with this one; call before MPI starts."""
     if not can_read_other_processes():
         os.environ[CMA_VARIABLE] = "0"
     own = f"{MPICH_PREFIX}{os.getpid():x}_0"
@@ -43,33 +43,36 @@ def remove_stale_files() -> None:
 
 
 def can_read_other_processes() -> bool:
-    """Return whether the system lets a process read another's memory; a filter that forbids it does so for its own, too."""
+    """Return whether process_vm_readv is allowed; a filter that forbids it also does so for the process's own memory, which is tried."""
     byte, libc = ctypes.create_string_buffer(1), ctypes.CDLL(None)
     place = (ctypes.c_size_t * 2)(ctypes.addressof(byte), 1)
     return hasattr(libc, "process_vm_readv") and libc.process_vm_readv(os.getpid(), place, 1, place, 1, 0) == 1
 
 
 def unlink_mapped_files() -> None:
-    """Remove the names of the shared memory that this process has mapped; the memory itself stays. Collective."""
+    """Unlink MPICH's shared-memory files that this process has mapped; the mappings stay. Collective.
+
+    After that, killed ranks leave nothing behind.
+    """
     from mpi4py import MPI
 
-    MPI.COMM_WORLD.Barrier()  # now every rank has mapped it
+    MPI.COMM_WORLD.Barrier()  # every rank has mapped the files now
     with contextlib.suppress(OSError):  # only Linux has this list
         for line in Path("/proc/self/maps").read_text().splitlines():
             path = line.split(maxsplit=5)[-1]
-            # A name that is gone already, "... (deleted)", may by now be another job's.
+            # A path shown as "... (deleted)" is unlinked already, and may by now be a file of another job.
             if path.startswith(f"{SHM_FOLDER}/{MPICH_PREFIX}") and not line.endswith(" (deleted)"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
 
 def allocate(comm: MPI.Comm, nbytes: int) -> mmap.mmap | None:
-    """Map zeros that all ranks of `comm` see; collective.
+    """Map `nbytes` zero bytes that all ranks of `comm` share; collective.
 
     Returns
     -------
     mmap.mmap or None
-        None on all ranks where there is no room, or where they are on several machines.
+        None on all ranks if there is no room, or if the ranks are on several machines.
     """
     if (found := allocate_file(comm, nbytes, [(0, nbytes)])) is None:
         return None
@@ -78,21 +81,21 @@ def allocate(comm: MPI.Comm, nbytes: int) -> mmap.mmap | None:
 
 
 def allocate_file(comm: MPI.Comm, nbytes: int, reserve: list[tuple[int, int]]) -> tuple[mmap.mmap, int] | None:
-    """The same, with the file's descriptor.
+    """Map shared memory as `allocate` does, and return the file descriptor, too.
 
-    The file has no name any more once all have opened it, so nothing of it is left behind.
+    The file is unlinked once all ranks have opened it, so nothing is left behind however they end.
 
     Parameters
     ----------
     comm : MPI.Comm or Communicator
     nbytes : int
     reserve : list of (int, int)
-        Offset and length, in bytes, of what the system must have room for now.
+        Offset and length, in bytes, of the parts to allocate now. The rest is allocated on first use, where running out is a bus error.
 
     Returns
     -------
     (mmap.mmap, int) or None
-        None on all ranks where there is no room, or where they are on several machines.
+        None on all ranks if there is no room, or if the ranks are on several machines.
     """
     import numpy as np
     from mpi4py import MPI
@@ -107,7 +110,7 @@ def allocate_file(comm: MPI.Comm, nbytes: int, reserve: list[tuple[int, int]]) -
         descriptor = os.open(name[name > 0].tobytes().decode(), os.O_RDWR | os.O_CLOEXEC)
         mapped = mmap.mmap(descriptor, nbytes)
     everywhere = np.array([mapped is not None], np.int64)
-    comm.Allreduce(everywhere.copy(), everywhere, MPI.MIN)  # also: all have opened it
+    comm.Allreduce(everywhere.copy(), everywhere, MPI.MIN)  # also a barrier: all ranks have opened the file
     if path:
         os.unlink(path)
     if everywhere[0]:
@@ -118,7 +121,7 @@ def allocate_file(comm: MPI.Comm, nbytes: int, reserve: list[tuple[int, int]]) -
 
 
 def _create(nbytes: int, reserve: list[tuple[int, int]]) -> str:
-    """The path of a new file of zeros, in memory where there is such a folder and twice the room."""
+    """Create a file of `nbytes` zeros, in /dev/shm if it exists, and return its path; OSError unless twice the reserved bytes are free."""
     folder = str(SHM_FOLDER) if SHM_FOLDER.is_dir() else tempfile.gettempdir()
     room = os.statvfs(folder)
     if room.f_bavail * room.f_frsize < 2 * sum(length for _, length in reserve):

@@ -1,38 +1,39 @@
-"""A snapshot of what all ranks do, as data: the detector decides on it, and diagnostics say it."""
+"""Snapshot of the state of all ranks, as plain data: the deadlock detector's input, and that of diagnostics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What a rank is doing. DEADLOCK_RAISING: it waited, and has found that nobody will come. DEADLOCKED: its cell has ended with that.
-# LOST: its machine does not answer.
+# States of a rank. DEADLOCK_RAISING: it has detected its own deadlock and is about to raise. DEADLOCKED: its cell ended with that error.
+# LOST: its machine no longer responds.
 COMPUTING, WAITING, FINISHED, RAISED, GONE, DEADLOCKED, LOST, DEADLOCK_RAISING = range(1, 9)
-IN_CALL = (WAITING, DEADLOCK_RAISING, DEADLOCKED)  # it stands in the call that its row shows
+IN_CALL = (WAITING, DEADLOCK_RAISING, DEADLOCKED)  # states in which the rank is blocked in the call that its row shows
 
 
 @dataclass(frozen=True)
 class RankView:
-    """The state of one rank at the moment of a snapshot.
+    """State of one rank in a snapshot.
 
     Attributes
     ----------
     rank, state : int
     round : int
-        The number of the cell that it runs, or has run last.
+        Number of the cell that it runs, or ran last.
     targets : int
-        The ranks that were asked to run this cell, as a bit mask.
+        Ranks that were asked to run this cell, as a bit mask.
     key : int
-        Names the call in which it waits: the same on all ranks in a blocking collective, else negative and its own.
+        Identifies the call in which it waits: a blocking collective has the same positive key on all ranks (see `progress.rendezvous`);
+        any other wait has a negative one of its own. 0: it is in no call.
     operation : int
-        The call's operation, see `calls.OPERATIONS`.
+        The call's operation, an index in `calls.OPERATIONS`.
     members : int
-        The ranks that take part in the call, as a bit mask.
+        Ranks that take part in the call, as a bit mask.
     arrived : int
-        Those of them that have come to the same collective, as a bit mask.
+        Those of them that have entered the same collective, as a bit mask.
     released : bool
-        Whether what it waits for is there, and it has yet to notice.
+        True if the wait can end already: the event has happened, and the rank has not noticed it yet.
     text : str
-        Where it waits, or what it has raised.
+        The place in the student's code where it waits, or the error that it raised.
     """
 
     rank: int
@@ -49,18 +50,18 @@ class RankView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All ranks, and the machine of each where these are several."""
+    """Views of all ranks; with several machines, also the machine of each rank."""
 
     ranks: tuple[RankView, ...]
     machines: tuple[str, ...] = ()
 
     @property
     def newest(self) -> int:
-        """The number of the latest cell."""
+        """The number of the latest cell that any rank has begun."""
         return max(view.round for view in self.ranks)
 
     def late(self) -> set[int]:
-        """The ranks that were asked to run the latest cell and have not begun it."""
+        """Return the ranks that were asked to run the latest cell but have not begun it."""
         newest = self.newest
         asked = next(view.targets for view in self.ranks if view.round == newest)
         return {view.rank for view in self.ranks if view.round < newest and asked >> view.rank & 1 and view.state != LOST}

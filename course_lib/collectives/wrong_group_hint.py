@@ -1,4 +1,4 @@
-"""Calls on another group than the one that a function was given: worth a word when a check fails."""
+"""Detect calls on a communicator other than the one passed to a student's function, as a hint for when a check fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMUNICATION_METHODS = {*OPERATIONS[1:], "Reduce"} - {"Split"}
 
 
 class _World(MPI.Intracomm):
-    """MPI's world, which says what is called on it."""
+    """The world communicator, instrumented: it reports the calls made on it."""
 
 
 def _noted(name: str):
@@ -40,7 +40,15 @@ _found: list[str] = []
 
 @contextlib.contextmanager
 def record_wrong_groups() -> Iterator[list[str]]:
-    """Look meanwhile at the first call of each collective on each group; the list has a sentence for each that went astray."""
+    """Record calls on the wrong communicator within the ``with`` block.
+
+    Only the first call of each operation on each group is looked at.
+
+    Yields
+    ------
+    list of str
+        One sentence for each call on another group than the function was given.
+    """
     world, found = MPI.COMM_WORLD, _found
     found.clear()
     traffic.on_first_call, traffic.on_proc_null_message, MPI.COMM_WORLD = _look, _nobody, _World(world)
@@ -51,7 +59,7 @@ def record_wrong_groups() -> Iterator[list[str]]:
 
 
 def hints_for_error(error: BaseException) -> list[str]:
-    """The same about the call that raised an error: it has not been counted."""
+    """Return the hint about the call that raised `error`: `record_wrong_groups` has not seen it, as only completed calls are counted."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame, called in itertools.pairwise(frames):
         comm = diagnostics.frame_locals(called).get("self")
@@ -61,20 +69,20 @@ def hints_for_error(error: BaseException) -> list[str]:
 
 
 def _look(ranks: tuple[int, ...], operation: str) -> None:
-    """Find the student's function that makes this call."""
+    """Record a call if the student's function that makes it was given another group; the callback of `traffic.on_first_call`."""
     if frame := _students():
         _found.extend(_sentence(frame, ranks, operation))
 
 
 def _nobody(what: str) -> None:
-    """Note a message of a student's function to or from MPI.PROC_NULL, which is -1."""
+    """Record a message of a student's function to or from MPI.PROC_NULL, which is -1."""
     if not _found and (frame := _students()):
         place = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
-        _found.append(f"{what} was -1 ({place}), which is MPI.PROC_NULL: no message goes or comes there")
+        _found.append(f"{what} was -1 ({place}), which is MPI.PROC_NULL: no message is sent or received")
 
 
 def _students() -> FrameType | None:
-    """The innermost frame of a cell."""
+    """Return the innermost frame of a notebook cell, if there is one."""
     frame = sys._getframe(2)
     while frame and not frame.f_code.co_filename.startswith(diagnostics.CELL_FILE_PREFIXES):
         frame = frame.f_back
@@ -82,7 +90,7 @@ def _students() -> FrameType | None:
 
 
 def _sentence(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:
-    """Return a sentence when the function was given another group."""
+    """Return one sentence if the function was given a communicator of another group, else an empty list."""
     code, size = frame.f_code, MPI.COMM_WORLD.Get_size()
     names = diagnostics.frame_locals(frame)
     given = {name: names.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}

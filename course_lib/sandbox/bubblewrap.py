@@ -115,7 +115,7 @@ def _binds(library: Path, data: str) -> list[str]:
 
 @cache
 def problem() -> str | None:
-    """Why there is no sandbox on this machine, or None when there is one."""
+    """Return why there is no sandbox on this machine, or None when there is one."""
     if not sys.platform.startswith("linux"):
         return "bubblewrap is for Linux"
     if not shutil.which("bwrap"):

@@ -102,7 +102,7 @@ class Filter:
 
 @cache
 def problem() -> str | None:
-    """Why system calls cannot be limited here, or None where they can."""
+    """Return why system calls cannot be limited here, or None where they can."""
     if sys.platform != "linux":
         return "seccomp is for Linux"
     try:

@@ -90,7 +90,7 @@ WRONG_GROUPS = {
     "comm.Allgather(x, out[:2])": "Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is group{0, 1}",
     "comm.Allgather(x, out) if rank else 0": "Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is group{0, 1}",
     "mp_comm.Allgather(x, out[:2])": None,
-    "mp_comm.Recv(out[0], source=-1)": "the source of Recv was -1 (cell [3], line 3), which is MPI.PROC_NULL: no message goes or",
+    "mp_comm.Recv(out[0], source=-1)": "the source of Recv was -1 (cell [3], line 3), which is MPI.PROC_NULL: no message is sent or",
 }
 
 

@@ -65,7 +65,7 @@ class Processes:
         return f"the process of rank {found[1]} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
 
     def reason(self) -> str | None:
-        """Why somebody else ends the processes, where that is known."""
+        """Reason why something else ends the processes, where that is known."""
         return None
 
     def waits(self) -> str | None:

@@ -79,7 +79,7 @@ class Allocation(Processes):
         return {int(file.name.partition("-")[2]): file.read_text() for file in self.folder.glob("rank-*")}
 
     def reason(self) -> str | None:
-        """Why Slurm ends the job, if it says so, also before the last of it has ended."""
+        """Reason why Slurm ends the job, if it gives one, also before the last of it has ended."""
         return slurm_exit.reason(self.log(200))
 
     def exit_reason(self) -> str:

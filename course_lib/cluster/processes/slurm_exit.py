@@ -24,7 +24,7 @@ NOT_THERE = f"Python did not start there: do all machines see {sys.prefix}? Or i
 
 
 def reason(log: str) -> str | None:
-    """Why Slurm itself has ended the job, without what became of the ranks; None where the log says nothing of the kind."""
+    """Return why Slurm itself has ended the job, without what became of the ranks; None where the log says nothing of the kind."""
     for pattern, sentence in REASONS:
         if found := re.search(pattern, log):
             nodes = found.groupdict().get("nodes")

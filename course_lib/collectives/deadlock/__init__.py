@@ -1,4 +1,4 @@
-"""Find ranks that wait for one that can no longer come.
+"""Deadlock detection: find ranks that wait for one that can no longer make the matching call.
 
-`board` says what each rank does, `hosts` asks other machines for that, and `detector` decides.
+`board` holds the state of each rank, `host_agents` fetches it from other machines (where `agent` serves it), and `detector` decides.
 """

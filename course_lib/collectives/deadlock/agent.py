@@ -1,7 +1,7 @@
-"""Answer, on one machine, what its ranks do: a process beside them that is asked by ranks on other machines, and by the notebook.
+"""Agent: a process on each machine that serves the status of its ranks to ranks on other machines, and to the notebook's kernel.
 
-It is no thread of a rank, because a rank that computes for minutes in one step of C would hold it up. It only reads, and only when it is
-asked. Run by path with ``python -I -S``, with its task as a line of JSON, see `hosts`; it ends when its input ends, as its rank does.
+It is not a thread of a rank, because a rank may hold the GIL for minutes in one C call. It only reads the board, and only on request. Run
+by path with ``python -I -S``; its task is one line of JSON on stdin, see `host_agents`. It exits when stdin closes, that is, with its rank.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ import threading
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 PING, STATES = b".", b"?"
-AUTHENTICATION_SECONDS = 5.0  # seconds for whoever connects to show that it knows the secret
-MAX_UNAUTHENTICATED = 16  # connections that have not shown it yet
-RECORD = struct.Struct("<HH")  # a rank, and how many groups it has pages for
+AUTHENTICATION_SECONDS = 5.0  # seconds for a client to authenticate
+MAX_UNAUTHENTICATED = 16  # pending connections
+RECORD = struct.Struct("<HH")  # a rank, and the number of groups that it has pages for
 MAX_READ_TRIES = 100
 
 
 def set_timeout(connection: socket.socket, seconds: float) -> None:
-    """Let a read or write on a connection take so long; 0: as long as it takes."""
+    """Set the timeout of reads and writes on a connection; 0 for none."""
     span = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
@@ -35,8 +35,9 @@ class Agent:
     Parameters
     ----------
     task : dict
-        "memory", "listen": descriptors; "secret"; "ranks": those of this machine; and in bytes "part", "row", "head", "page" and
-        "contexts": how the memory is laid out, see `board`.
+        "memory", "listen": file descriptors. "secret": the shared key, in hexadecimal. "ranks": the ranks of this machine. The layout of
+        the memory, in bytes (see `board`): "part", the size of a rank's part; "row", of its row with text and message counts; "page", of
+        a group's page; "head", the offset of the first page; "contexts", the offset of the word with the number of pages.
     """
 
     def __init__(self, task: dict):
@@ -47,14 +48,14 @@ class Agent:
         self.lock = threading.Lock()
 
     def run(self) -> None:
-        """Serve until the input ends."""
+        """Serve until stdin closes."""
         while 0 not in (ready := select.select([0, self.server], [], [])[0]):
             if self.server in ready:
                 with contextlib.suppress(OSError, RuntimeError):  # no more descriptors, or threads
                     self.accept(self.server.accept()[0])
 
     def accept(self, peer: socket.socket) -> None:
-        """Take a connection; of those that have not shown that they know the secret, the oldest makes room."""
+        """Serve a new connection in a thread; if too many are pending authentication, drop the oldest of those."""
         set_timeout(peer, AUTHENTICATION_SECONDS)
         with self.lock:
             self.unauthenticated.append(peer)
@@ -65,8 +66,8 @@ class Agent:
         threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
 
     def serve(self, peer: socket.socket) -> None:
-        """Answer one connection, once both sides have shown that they know the secret, until it closes."""
-        with contextlib.suppress(Exception), Connection(os.dup(peer.fileno())) as connection:  # who is not authenticated may send anything
+        """Authenticate both sides of a connection, then answer its questions until it closes."""
+        with contextlib.suppress(Exception), Connection(os.dup(peer.fileno())) as connection:  # an unauthenticated peer may send anything
             try:
                 deliver_challenge(connection, self.secret)
                 answer_challenge(connection, self.secret)
@@ -81,11 +82,11 @@ class Agent:
         peer.close()
 
     def states(self) -> bytes:
-        """The rows of this machine's ranks, and the collective to which each has come last in each of its groups."""
+        """Return the row of each rank of this machine, and the key of the latest collective it has entered in each of its groups."""
         return b"".join(self.state(place, rank) for place, rank in enumerate(self.task["ranks"]))
 
     def state(self, place: int, rank: int) -> bytes:
-        """One rank's, not half of one state and half of the next."""
+        """Return one rank's record, read until two reads agree: not half of one state and half of the next."""
         found = self.read(place)
         for _ in range(MAX_READ_TRIES):
             if found == (found := self.read(place)):
@@ -93,7 +94,7 @@ class Agent:
         return RECORD.pack(rank, found[0]) + found[1]
 
     def read(self, place: int) -> tuple[int, bytes]:
-        """Return the number of groups for which a rank has pages, and its words."""
+        """Return the number of groups for which a rank has pages, and the bytes of its row and of each page's `ARRIVED_KEY`."""
         task, start = self.task, place * self.task["part"]
         (groups,) = struct.unpack_from("q", self.memory, start + task["contexts"])
         pages = range(start + task["head"], start + task["head"] + groups * task["page"], task["page"])

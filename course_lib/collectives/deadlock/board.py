@@ -1,10 +1,20 @@
-"""The status board: what each rank does, in memory that all ranks of its machine see.
+"""Status board: the state of each rank, in memory shared by all ranks of a machine.
 
-A rank that waits reads here whether the others can still come. Each rank writes to its own part only, so no lock is needed. Where ranks
-are on several machines, a rank that waits for long asks the other machines for their parts, see `hosts`; what was read last lies here.
+A waiting rank reads here whether the others can still arrive. Each rank writes only to its own part, so no lock is needed. With several
+machines, a rank that waits for long asks the others for the parts of their ranks (see `host_agents`), and keeps the latest copies here.
 
-A rank's part, in 64-bit words: a row; a text; what is known of messages with each other rank; and one page for each group, in which
-`progress.rendezvous` has the group's collectives. After them two slots for small arrays.
+The part of a rank, in 64-bit words:
+
+====================================  =====================================================================================
+Words                                 Content
+====================================  =====================================================================================
+0 to 8                                Row: state, cell, and the call in which the rank waits; see the constants below
+``TEXT_START``, ``TEXT_WORDS``        Text, UTF-8, ends with a zero byte: where the rank waits, or what it raised
+``PAIRS_START``, ``PAIR_WORDS`` each  For each other rank: messages sent to it, messages read from it, ids accepted from it
+from the next multiple of             One page per group (index: its context): ``ARRIVED_KEY``, ``LEFT_KEY``, and a ring with
+``PAGE_WORDS``                        the signatures of its latest collectives; see `progress.rendezvous`
+after the pages                       Two slots of ``SLOT_BYTES`` for the arrays of small collectives
+====================================  =====================================================================================
 """
 
 from __future__ import annotations
@@ -25,7 +35,8 @@ from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, L
 
 MAX_RANKS = 64  # a group is a bit mask in one word
 
-# The words of a row. CONTEXTS: how many groups this rank has pages for. GIVEN: the call that it gave up last.
+# The words of a row: the call's key (0: none), the rank's state, the cell's number, the mask of ranks that run the cell, and the call's
+# operation, mask of members and detail. DEADLOCKED_KEY: the key of the last call given up as a deadlock. CONTEXTS: the number of pages.
 KEY, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DETAIL, DEADLOCKED_KEY, CONTEXTS = range(9)
 TEXT_START, TEXT_WORDS = 16, 32
 PAIRS_START = TEXT_START + TEXT_WORDS
@@ -35,35 +46,39 @@ SENT_COUNT, READ_COUNT, ACCEPTED_IDS, PAIR_WORDS, ACCEPTED_SLOTS = (
     2,
     10,
     8,
-)  # messages sent to a rank, read from it, and the last ones that have a receive here
-PAGE_WORDS = 512  # words of a group's page
-ARRIVED_KEY, LEFT_KEY = 0, 1  # of a page: the key of the latest collective to which this rank has come, and of the latest that it has left
-MAX_CONTEXTS = 512  # MPI has room for 2048 communicators, of which a group takes two or three
-SLOT_BYTES = 1 << 19  # bytes of a slot
-CAUGHT_SECONDS = 1.0  # seconds after which a rank that gave up, and whose cell has not ended, has caught the error
+)  # messages sent to a rank, messages read from it, and the ids of the latest messages from it that have matched a receive here
+PAGE_WORDS = 512
+ARRIVED_KEY, LEFT_KEY = 0, 1  # first words of a page: the key of the latest collective that this rank has entered, and has left
+MAX_CONTEXTS = 512  # MPICH has room for 2048 communicators, and each group uses two or three
+SLOT_BYTES = 1 << 19
+CAUGHT_SECONDS = 1.0  # a rank that raised DeadlockError and whose cell still runs after this time has caught it
 
 
 class Board:
-    """The parts of all ranks.
+    """The status board of all ranks; creating it is collective.
 
     Parameters
     ----------
     world : MPI.Comm
-        All ranks; the call is collective.
+        All ranks.
 
     Attributes
     ----------
     parts : list of memoryview
-        Of 64-bit words, one a rank; those of ranks elsewhere are copies.
+        The part of each rank, as 64-bit words; for ranks on other machines, a local copy.
     mine : memoryview
-        This rank's.
-    hosts : Hosts or None
-        The machines' agents, where the ranks or the notebook are on several.
+        This rank's part.
+    machines : tuple of str
+        The machine of each rank; empty if there is only one.
+    hosts : HostAgents or None
+        The machines' agents, if the ranks, or the ranks and the notebook, are on several machines.
 
     Raises
     ------
     ConnectionError
-        Machines do not reach each other.
+        The machines cannot reach each other.
+    MemoryError
+        The ranks of a machine cannot share memory.
     """
 
     def __init__(self, world: MPI.Comm):
@@ -71,7 +86,7 @@ class Board:
         names = world.allgather(host.name())
         self.machines = tuple(names) if len(set(names)) > 1 else ()
         self.local = tuple(r for r in range(self.size) if names[r] == names[self.rank])
-        self._pages = -(-(PAIRS_START + PAIR_WORDS * self.size) // PAGE_WORDS) * PAGE_WORDS  # where they begin
+        self._pages = -(-(PAIRS_START + PAIR_WORDS * self.size) // PAGE_WORDS) * PAGE_WORDS  # offset of the first page
         words = self._pages + MAX_CONTEXTS * PAGE_WORDS
         part, n = 8 * words + 2 * SLOT_BYTES, len(self.local)
         local_comm = world.Split(names.index(names[self.rank]), self.rank)
@@ -98,16 +113,23 @@ class Board:
     # What this rank writes.
 
     def begin(self, round: int, targets: int) -> None:
-        """Start a cell: its number, and (a bit mask) the ranks that were asked to run it."""
+        """Announce the start of a cell: its number, and the mask of the ranks that were asked to run it."""
         self.write_text("")
         self.mine[TARGETS] = targets if targets < 1 << 63 else targets - (1 << 64)
         self.mine[STATE] = COMPUTING
         self.mine[ROUND] = self.round = round
 
     def end(self, state: int, text: str = "", keep_call: bool = False) -> None:
-        """End a cell (or the process): FINISHED, RAISED or GONE, and what there is to say.
+        """Announce the end of a cell, or of the process.
 
-        `keep_call` leaves this rank's last call in its row, for others that still describe it.
+        Parameters
+        ----------
+        state : int
+            FINISHED, RAISED, DEADLOCKED or GONE.
+        text : str
+            The error, if there is one.
+        keep_call : bool
+            Keep the last call in this rank's row, for ranks that have yet to describe it in their own error messages.
         """
         if text:
             self.write_text(text)
@@ -116,59 +138,65 @@ class Board:
         self.mine[STATE] = state
 
     def wait(self, key: int, operation: int, members: int, detail: int, text: str) -> None:
-        """Show that this rank waits, and for what."""
+        """Announce that this rank waits in a call; for the arguments see `RankView`."""
         mine = self.mine
         if mine[STATE] != WAITING or mine[KEY] != key:
-            mine[STATE] = COMPUTING  # until the row is whole
+            mine[STATE] = COMPUTING  # until all words of the row are written
             mine[KEY], mine[OPERATION] = key, operation
         mine[MEMBERS], mine[DETAIL] = members, detail
         self.write_text(text)
         mine[STATE] = WAITING
 
     def resume(self) -> None:
-        """Show that this rank no longer waits, before the word goes that says why it need not.
+        """Announce that this rank no longer waits; called before it consumes the event that ends the wait.
 
-        On a busy machine it may have no core for a while between the two, and would look like one that waits in vain.
+        In the other order, a rank preempted between the two would show a wait whose event is gone, and look deadlocked.
         """
         self.mine[STATE] = COMPUTING
 
     def give_up(self) -> None:
-        """Show that this rank has found a deadlock; the others get the time to see the same picture."""
+        """Announce that this rank has detected its deadlock; then pause, so that the other deadlocked ranks see the same snapshot."""
         self.mine[DEADLOCKED_KEY] = self.mine[KEY]
         self.mine[STATE] = DEADLOCK_RAISING
         time.sleep(CONFIRM_SECONDS)
 
     def write_text(self, text: str) -> None:
-        """Write this rank's text: where it waits, or what it raised."""
+        """Write this rank's text, cut to the room: where it waits, or what it raised."""
         data = text.encode()[: 8 * TEXT_WORDS - 1].decode(errors="ignore").encode()
         self.bytes[self.rank][8 * TEXT_START : 8 * TEXT_START + len(data) + 1] = data + b"\0"
 
     def _leave(self) -> None:
-        """The process ends; what it has raised stays to be read."""
+        """Announce the end of the process; an error that it raised stays readable."""
         if self.mine[STATE] != RAISED:
             self.end(GONE)
 
     # What it reads.
 
     def page_offset(self, context: int) -> int:
-        """The place of a group's page in each rank's part."""
+        """Return the offset, in words, of a group's page in each rank's part."""
         return self._pages + context * PAGE_WORDS
 
     def page(self, rank: int, context: int) -> memoryview:
-        """A rank's page for a group."""
+        """Return a rank's page for a group."""
         start = self.page_offset(context)
         return self.parts[rank][start : start + PAGE_WORDS]
 
     def pair_offset(self, rank: int, other: int) -> int:
-        """The place in a rank's part of what is known of messages with another."""
+        """Return the offset, in words, of the message counts with `other` in a rank's part."""
         return PAIRS_START + PAIR_WORDS * other
 
     def refresh(self) -> bool:
-        """Ask the other machines what their ranks do; whether all that is here now is younger than the last time that this was True."""
+        """Ask the other machines for the state of their ranks, without waiting.
+
+        Returns
+        -------
+        bool
+            True if every part here is newer than when this last returned True; always so on one machine.
+        """
         return self.hosts is None or not self.machines or self.hosts.refresh(self.bytes)
 
     def state(self, rank: int) -> int:
-        """Return the state of a rank, as far as it is known here."""
+        """Return the state of a rank, as far as it is known on this machine."""
         if self.machines and self.parts[rank][STATE] != GONE and self.machines[rank] in self.hosts.lost():
             return LOST
         return self._visible_state(rank)
@@ -187,7 +215,7 @@ class Board:
         state, arrived, released = self.state(rank), 0, False
         collective = key if key > 0 else detail if operation in BLOCKING_FORM else 0
         if state == COMPUTING and key > 0 and self.page(rank, context_of(key))[LEFT_KEY] >= key:
-            key = 0  # it has left that call
+            key = 0  # the rank has left that call
         elif state != COMPUTING:
             others = [r for r in range(self.size) if members >> r & 1 and r != rank]
             if collective:
@@ -197,31 +225,32 @@ class Board:
                 released = any(self._unread(r, rank) for r in others)
             elif operation == SEND:
                 released = any((self._unread(rank, r) and self.state(r) == WAITING) or self._accepted(rank, r, detail) for r in others)
-        if row[KEY] != key and state == WAITING:  # it has gone on to another call meanwhile
+        if row[KEY] != key and state == WAITING:  # the row changed while it was read: the rank is in another call by now
             state = COMPUTING
         return RankView(rank, state, row[ROUND], row[TARGETS], key, operation, members, arrived, released, self.text(rank))
 
     def _unread(self, source: int, dest: int) -> bool:
-        """Return whether a rank has messages from another one that it has not taken."""
+        """Return whether messages from `source` to `dest` have not been taken out of MPI's queue yet."""
         return (
             self.parts[source][self.pair_offset(source, dest) + SENT_COUNT] > self.parts[dest][self.pair_offset(dest, source) + READ_COUNT]
         )
 
     def accept(self, source: int, message: int) -> None:
-        """Show that this rank has a receive for a message."""
+        """Announce that a message has matched a receive on this rank; `message` is its id, see `point_to_point`."""
         self.mine[self.pair_offset(self.rank, source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] = message
 
     def _accepted(self, source: int, dest: int, message: int) -> bool:
         return self.parts[dest][self.pair_offset(dest, source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] == message
 
     def has_receive(self, dest: int, message: int) -> bool:
-        """Return whether a rank has a receive for a message of this rank."""
+        """Return whether a message of this rank, by its id, has matched a receive on rank `dest`."""
         return self._accepted(self.rank, dest, message)
 
     def _visible_state(self, rank: int) -> int:
-        """Its state. Who gave up has caught the error when it is in another call, or when its cell has not ended for a while.
+        """Return the state in a rank's row, but COMPUTING for a rank that has caught its DeadlockError.
 
-        It cannot say so itself: no thread of a rank runs while one long step of C does.
+        A rank has caught the error if it is in another call, or if its cell still runs after `CAUGHT_SECONDS`. It cannot report that
+        itself: no Python thread of a rank runs during a long C call.
         """
         row = self.parts[rank]
         if row[STATE] != DEADLOCK_RAISING:
@@ -235,22 +264,22 @@ class Board:
 
 
 def context_of(key: int) -> int:
-    """The group's number in the key of a collective, see `rendezvous`."""
+    """Return the group's context id, from the key of a collective; see `progress.rendezvous`."""
     return key >> 32 & (MAX_CONTEXTS - 1)
 
 
 @cache
 def open_board() -> Board:
-    """The board of this process, made on first use by all ranks together.
+    """Return this process's board; the first call is collective over all ranks.
 
     Raises
     ------
     ValueError
         There are more than 64 ranks.
     ConnectionError
-        Ranks are on several machines, which do not reach each other.
+        The ranks are on several machines, which cannot reach each other.
     """
     world = MPI.COMM_WORLD
     if world.Get_size() > MAX_RANKS:
-        raise ValueError(f"the course's communicator takes at most {MAX_RANKS} ranks; these are {world.Get_size()}.")
+        raise ValueError(f"the course's communicator supports at most {MAX_RANKS} ranks; got {world.Get_size()}.")
     return Board(world)

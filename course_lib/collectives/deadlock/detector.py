@@ -1,9 +1,9 @@
-"""Decide which ranks can never go on, from a snapshot of what all ranks do.
+"""Deadlock detector: a pure function from a snapshot of all ranks to the ranks that can never proceed.
 
-A rank that waits in a collective can go on when every rank of the group has come to it or can still come; one that waits for a message,
-when a rank that may send it can. What can still come: a rank that computes, one that has not begun the cell yet but was asked to run it,
-and a waiting rank that can itself go on. The same decision serves ranks on one machine, ranks on several, and isolated ranks: where the
-snapshot comes from is another matter.
+A rank blocked in a collective can proceed if every rank of the group has entered it or can still run; one blocked in a message, if one of
+the ranks that it waits for can still run. A rank can still run if it computes, if it was asked to run the cell but has not begun it, or if
+it is blocked and can itself proceed. The detector does not depend on where the snapshot comes from: the status board on one machine, the
+boards of several machines, or the coordinator of isolated ranks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from course_lib.collectives.calls import RECV, SEND
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, IN_CALL, WAITING, RankView, Snapshot
 
 CONFIRM_SECONDS = 0.25  # seconds for which a deadlock must be seen unchanged
-CONFIRM_LATE_SECONDS = 2.0  # the same where a rank that is waited for is still on its way: it may be one more that waits
+CONFIRM_LATE_SECONDS = 2.0  # the same if a rank that is waited for still runs: it may soon be deadlocked, too, and belong in the message
 
 
 def rank_mask(ranks) -> int:
-    """A bit mask of ranks, as a signed 64-bit word has it: ask it with ``mask >> rank & 1``.
+    """Return the bit mask of some ranks, as a signed 64-bit integer; test it with ``mask >> rank & 1``.
 
     >>> rank_mask([0, 2]), rank_mask([63]) >> 63 & 1
     (5, 1)
@@ -26,7 +26,9 @@ def rank_mask(ranks) -> int:
 
 
 def find_deadlocked(snapshot: Snapshot) -> tuple[RankView, ...]:
-    """The ranks that wait and can never go on, as this snapshot shows them.
+    """Return the waiting ranks that can never proceed, according to one snapshot.
+
+    A snapshot of running ranks may be inconsistent: `Detector` asks for the same finding for a while.
 
     Parameters
     ----------
@@ -55,18 +57,18 @@ def find_deadlocked(snapshot: Snapshot) -> tuple[RankView, ...]:
 
 def _can_go_on(view: RankView, runnable: set[int], size: int) -> bool:
     others = [r for r in range(size) if view.members >> r & 1 and r != view.rank]
-    if view.operation in (SEND, RECV):  # one partner would do; nobody does it for oneself
+    if view.operation in (SEND, RECV):  # one partner is enough; a blocked rank cannot be its own
         return any(r in runnable for r in others)
     return all(r in runnable or view.arrived >> r & 1 for r in others)
 
 
 class Detector:
-    """Tells a deadlock from a moment's picture: the same ranks must be stuck in the same calls for a while.
+    """Confirms a deadlock over time: the same ranks must be stuck in the same calls for a while.
 
     Parameters
     ----------
     seconds : float
-        For how long.
+        The time for which snapshots must agree.
     """
 
     def __init__(self, seconds: float = CONFIRM_SECONDS):
@@ -74,37 +76,37 @@ class Detector:
         self._had_given_up: set[int] = set()
 
     def is_confirmed(self, snapshot: Snapshot, found: tuple[RankView, ...], moment: float) -> bool:
-        """Take a look; return whether these ranks have been stuck for long enough.
+        """Take note of one snapshot; return whether the same ranks have been stuck for long enough.
 
         Parameters
         ----------
         snapshot : Snapshot
         found : tuple of RankView
-            What `find_deadlocked` gives; empty where the caller is not concerned.
+            The result of `find_deadlocked`; empty if the caller is not among those ranks.
         moment : float
-            The time, in seconds.
+            Time of the snapshot, in seconds.
         """
         picture = self._fingerprint(snapshot, found) if found else None
         if picture is None or picture != self._last_fingerprint:
             self._last_fingerprint, self._since, self._had_given_up = picture, moment, set()
-        if moment - self._since < self._seconds / 2:  # who gives up so soon was not stuck together with these
+        if moment - self._since < self._seconds / 2:  # a rank that raises so soon was not part of this deadlock
             self._had_given_up |= {v.rank for v in snapshot.ranks if v.state == DEADLOCK_RAISING}
             return False
         return moment - self._since > self._confirm_seconds(snapshot, found)
 
     @staticmethod
     def _fingerprint(snapshot: Snapshot, found: tuple[RankView, ...]) -> list[tuple]:
-        """Return the part of a view that must stay the same; nothing of ranks that go on."""
-        those = {v.rank for v in found}  # one that gives up meanwhile changes nothing: it waited for the same
+        """Return the part of a snapshot that must stay the same; ranks that can proceed are left out."""
+        those = {v.rank for v in found}  # a rank that raises changes nothing: it was stuck in the same deadlock
         shown = (v for v in snapshot.ranks if v.rank in those or v.state not in (COMPUTING, WAITING))
         return [(v.rank, v.state in IN_CALL or v.state, v.key) for v in shown]
 
     def _confirm_seconds(self, snapshot: Snapshot, found: tuple[RankView, ...]) -> float:
-        """Longer where a rank that is waited for is still on its way. Then all who are stuck say the same."""
+        """Return the time to wait: longer if a rank that is waited for still runs, so that all deadlocked ranks report the same."""
         wanted, arrived, newest, late = 0, 0, snapshot.newest, snapshot.late()
         for view in found:
             wanted |= view.members
-            arrived |= view.arrived  # who has come to one of these calls is named with those who wait there
+            arrived |= view.arrived  # a rank that has entered one of these calls is reported as waiting there
         on = {
             v.rank
             for v in snapshot.ranks

@@ -1,4 +1,4 @@
-"""Ask other machines what their ranks do. Each machine has an agent, see `agent`; it is asked only when a wait is long."""
+"""Fetch the state of ranks on other machines: each machine runs an `agent`, which is asked only during a long wait."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from course_lib.collectives.deadlock import agent
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-LOST_AFTER_SECONDS = 8.0  # seconds after which a machine counts as lost that has been asked and does not answer
-FIRST_CONNECT_SECONDS = 20.0  # seconds to reach an agent at first
-RECONNECT_INTERVAL_SECONDS, RECONNECT_TIMEOUT_SECONDS = 0.5, 0.5  # seconds until a broken connection is tried again, and for that
-ANSWER_SECONDS = 2.0  # seconds for an answer to come as a whole, once it has begun to come
-AgentAddress = tuple[str, int, str]  # of an agent: address, port and secret
+LOST_AFTER_SECONDS = 8.0  # a machine that leaves a question unanswered for this long counts as lost
+FIRST_CONNECT_SECONDS = 20.0  # timeout of the first connection to an agent
+RECONNECT_INTERVAL_SECONDS, RECONNECT_TIMEOUT_SECONDS = 0.5, 0.5  # between attempts to reconnect, and for each
+ANSWER_SECONDS = 2.0  # from the first byte of an answer to its last
+AgentAddress = tuple[str, int, str]  # address, port and secret
 
 
 class AgentLink:
-    """A connection to one machine's agent. Asking waits only where it has to connect anew, and then for at most two seconds.
+    """Connection to one machine's agent; `ask` blocks only to reconnect, and then for at most two seconds.
 
     Parameters
     ----------
     address : (str, int, str)
+        Address, port and secret.
     """
 
     def __init__(self, address: AgentAddress):
@@ -41,12 +42,12 @@ class AgentLink:
         self._tried, self._asked, self._awaiting_answer = -RECONNECT_INTERVAL_SECONDS, 0.0, False
 
     def connect(self, seconds: float = RECONNECT_TIMEOUT_SECONDS) -> None:
-        """Connect, and show that this side knows the secret, as the other does.
+        """Connect, and authenticate both sides.
 
         Raises
         ------
         OSError, EOFError, multiprocessing.AuthenticationError
-            It cannot be reached, or something else listens there.
+            The agent cannot be reached, or something else listens there.
         """
         self.close()
         name, port, secret = self._address
@@ -65,7 +66,7 @@ class AgentLink:
         self._connection = connection
 
     def ask(self, question: bytes) -> None:
-        """Ask, unless the answer to the last question has not come yet."""
+        """Send a question, unless the last one is still unanswered."""
         now = time.monotonic()
         if not self._awaiting_answer:
             self._awaiting_answer, self._asked = True, now
@@ -84,7 +85,7 @@ class AgentLink:
             self.close()
 
     def answer(self) -> bytes | None:
-        """The answer, if it has come."""
+        """Return the answer if it is here, else None."""
         if not self._awaiting_answer or self._connection is None:
             return None
         try:
@@ -98,11 +99,11 @@ class AgentLink:
         return found
 
     def silent_seconds(self) -> float:
-        """Seconds since it was asked what it has not answered; 0 where it has."""
+        """Return the seconds since the unanswered question; 0 if there is none."""
         return time.monotonic() - self._asked if self._awaiting_answer else 0.0
 
     def reset_silence(self) -> None:
-        """Count its silence from now on: nobody has listened meanwhile."""
+        """Restart the clock of `silent_seconds`, after a time in which nobody read answers."""
         self._asked = time.monotonic()
 
     def close(self) -> None:
@@ -113,7 +114,7 @@ class AgentLink:
 
 
 class HostAgents:
-    """The machines of the ranks, and their agents; made by all ranks together.
+    """The machines of the ranks, and the connections to their agents; creating it is collective over all ranks.
 
     Parameters
     ----------
@@ -122,19 +123,19 @@ class HostAgents:
     names : list of str
         The machine of each rank.
     memory : int
-        The descriptor of the status board of this machine.
+        File descriptor of this machine's status board; closed here.
     layout : dict of str to int
-        How it is laid out, in bytes.
+        Layout of the board in bytes, see `agent.Agent`.
 
     Attributes
     ----------
     agent : (str, int, str)
-        Address, port and secret of this machine's agent: the notebook asks it whether the machine is there.
+        Address, port and secret of this machine's agent: the notebook's kernel asks it whether the machine is alive.
 
     Raises
     ------
     ConnectionError
-        Machines do not reach each other.
+        The machines cannot reach each other.
     """
 
     def __init__(self, world: MPI.Comm, names: list[str], memory: int, layout: dict[str, int]):
@@ -164,7 +165,7 @@ class HostAgents:
         self._server = socket.create_server((host.address(), 0), backlog=64)
 
     def _start(self, task: dict) -> None:
-        """Start this machine's agent; it ends when this process does, as its input then ends."""
+        """Start this machine's agent; it exits with this process, which closes its stdin."""
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", agent.__file__],
             stdin=subprocess.PIPE,
@@ -186,17 +187,17 @@ class HostAgents:
                 raise ConnectionError(f"{name} ({where}) does not answer ({type(error).__name__}: {error})") from None
 
     def refresh(self, parts: list[memoryview]) -> bool:
-        """Ask, and take what has been answered, without waiting.
+        """Ask the other machines, and store the answers that are here, without waiting.
 
         Parameters
         ----------
         parts : list of memoryview
-            Of bytes: the ranks' parts of the status board, into which what comes is written.
+            The parts of all ranks on the status board, as bytes; those of ranks on other machines are updated.
 
         Returns
         -------
         bool
-            Whether all machines that are not lost have answered a question that was asked after the last time that this was True.
+            True once every machine that is not lost has answered a question asked after this last returned True.
         """
         for name, link in self._links.items():
             if name not in self._fresh:
@@ -210,11 +211,11 @@ class HostAgents:
         return False
 
     def lost(self) -> set[str]:
-        """The machines that have been asked and have been silent for long."""
+        """Return the machines that have left a question unanswered for `LOST_AFTER_SECONDS`."""
         return {name for name, link in self._links.items() if link.silent_seconds() > LOST_AFTER_SECONDS}
 
     def _write(self, data: bytes, parts: list[memoryview]) -> None:
-        """Write what a machine has answered into the copies of its ranks' parts."""
+        """Copy a machine's answer into the local parts of its ranks."""
         row, head, page = (self._layout[name] for name in ("row", "head", "page"))
         at = 0
         while at < len(data):
@@ -230,7 +231,7 @@ class HostAgents:
 
 
 def _allgather_or_raise(world: MPI.Comm, names: list[str], said: object, problem: str | None) -> list:
-    """Exchange objects between all ranks; ConnectionError on all of them when one has a problem."""
+    """All-gather an object; ConnectionError on all ranks if one of them has a problem."""
     found = world.allgather((said, problem))
     if problems := sorted({f"{names[r]}: {problem}" for r, (_, problem) in enumerate(found) if problem}):
         raise ConnectionError(
@@ -241,7 +242,7 @@ def _allgather_or_raise(world: MPI.Comm, names: list[str], said: object, problem
 
 
 def _problem(step: Callable[[], None]) -> str | None:
-    """Describe a problem for the other ranks."""
+    """Run a step; return the text of its error, to be shared with the other ranks, or None."""
     try:
         step()
     except (OSError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""Carry out what this rank has begun: `engine` drives it on, `rendezvous` and `messages` match it with what other ranks do."""
+"""Progress of this rank's operations: `engine` runs the waits; `rendezvous` and `point_to_point` match calls with other ranks' calls."""

@@ -1,4 +1,8 @@
-"""The progress engine: every wait drives on all that this rank has begun, can be interrupted, and ends with a sentence."""
+"""Progress engine: every wait advances all of this rank's operations, can be interrupted, and ends in an error rather than hanging.
+
+A wait has two phases. `wait` first spins on its one operation. After `SPIN_SECONDS` a `_LongWait` takes over: it advances all operations in
+flight, shows on the status board what this rank waits for, and asks the deadlock detector whether the wait can still end.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,23 @@ from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.progress.operations import Operation, progress, progress_state, raise_interrupt
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOCKED, FINISHED, GONE, LOST, RAISED, WAITING
 
-MAX_SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
+MAX_SPINS = 2000  # polls before a wait starts to sleep, and so leaves the core to ranks that compute
 SPIN_SECONDS = 0.02  # seconds until a wait is shown on the board
-MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 5e-5, 2e-3  # seconds between looks in a long wait
-ABANDONED_TRANSFER_SECONDS = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
+MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 5e-5, 2e-3  # seconds between polls in a long wait
+ABANDONED_TRANSFER_SECONDS = 2.0  # seconds for a transfer to complete after one of its ranks has failed
 FINISHED_PEER_SECONDS = (
-    30.0  # and after one has done its part, as it is no more in this call: on a busy machine this rank may take its time
+    30.0  # the same after one of its ranks has left the call, its own part done: on a busy machine, this rank may just be slow
 )
-SNAPSHOT_SECONDS = 2e-3  # seconds between two snapshots of 8 ranks; n ranks that look at n rows of n words cost the cores n³ times as much
-MAX_SNAPSHOT_SECONDS, MIN_REMOTE_SNAPSHOT_SECONDS = 0.1, 0.02  # seconds at most; and at least where other machines are asked
+SNAPSHOT_SECONDS = 2e-3  # seconds between snapshots with 8 ranks; n ranks that read n rows of n words cost O(n³)
+MAX_SNAPSHOT_SECONDS, MIN_REMOTE_SNAPSHOT_SECONDS = 0.1, 0.02  # upper bound of that; lower bound if other machines are asked
 sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def poll_messages() -> bool:
-    """Look for messages of all groups: who sends much to this rank waits for that, whatever this rank waits for."""
+    """Receive the envelopes of all messages that have arrived, in all groups; return whether there were any.
+
+    A rank that sends many messages here depends on it, whatever this rank waits for.
+    """
     found = False
     for poll in progress_state.poll_hooks:
         while poll():
@@ -35,18 +42,20 @@ def poll_messages() -> bool:
 
 
 def wait(operation: Operation, spins: int) -> None:
-    """Wait until an operation has ended; an interrupt is raised between two looks, not within one.
+    """Block until an operation is complete; interrupts are raised between two polls, never within one.
 
     Parameters
     ----------
     operation : Operation
     spins : int
-        How often to look before other processes get the core.
+        Number of polls before the first `sched_yield`.
 
     Raises
     ------
     DeadlockError
-        It cannot end any more.
+        The operation can no longer complete.
+    Exception
+        The operation's own error.
     """
     advance, left, since = operation.advance, spins, 0.0
     progress_state.deferrals += 1
@@ -57,7 +66,7 @@ def wait(operation: Operation, spins: int) -> None:
                 raise_interrupt()
             if left < 0:
                 sched_yield()
-                if left % 64 == 0:  # turns are long where many ranks share a core
+                if left % 64 == 0:  # a poll takes long if many ranks share a core, so look at the clock as well
                     since = since or time.monotonic()
                     if left % MAX_SPINS == 0 or time.monotonic() - since > SPIN_SECONDS:
                         _LongWait(operation).run()
@@ -76,7 +85,7 @@ def wait(operation: Operation, spins: int) -> None:
 
 
 class _LongWait:
-    """The patient part of a wait: pause, drive on all that is open, and look whether this rank waits for nobody."""
+    """The long phase of a wait: sleep between polls, advance all operations in flight, and check for a deadlock."""
 
     def __init__(self, operation: Operation):
         self._operation, self._board = operation, open_board()
@@ -101,27 +110,27 @@ class _LongWait:
             pause = MIN_SLEEP_SECONDS if poll_messages() else pause
             self._publish()
             if self._is_deadlocked():
-                said = diagnostics.deadlock(board.snapshot())  # before others end, who have found the same
+                said = diagnostics.deadlock(board.snapshot())  # before the other deadlocked ranks raise and change their state
                 board.give_up()
                 raise DeadlockError(said)
             if busy and any(other.is_matched() for other in progress_state.in_flight):
-                sched_yield()  # a transfer is under way
+                sched_yield()  # a transfer is in progress
             elif busy:
-                time.sleep(MIN_SLEEP_SECONDS)  # ranks that only yield leave little of a core to those that must work
+                time.sleep(MIN_SLEEP_SECONDS)  # ranks that merely yield leave too little of the core to those that compute
             else:
                 time.sleep(pause)
                 pause = min(pause * 1.5, MAX_SLEEP_SECONDS)
         board.mine[STATE] = COMPUTING
 
     def _publish(self) -> None:
-        """Put on the board what this rank waits for."""
+        """Show on the board what this rank waits for."""
         need, board = self._operation.wait_condition(), self._board
         key = need.key or -(progress_state.wait_count * board.size + board.rank + 1)
         members = detector.rank_mask({*need.ranks, board.rank})
         board.wait(key, need.operation, members, need.detail, self._operation.describe())
 
     def _is_deadlocked(self) -> bool:
-        """Return whether this rank has been unable to go on for a while: all ranks that are stuck find the same."""
+        """Detect the deadlock of this rank: True once it has been unable to proceed for a while; all deadlocked ranks find the same."""
         if time.monotonic() < self._next_snapshot or not self._board.refresh():
             return False
         self._next_snapshot = time.monotonic() + self._snapshot_interval
@@ -131,7 +140,7 @@ class _LongWait:
         return self._detector.is_confirmed(snapshot, found if concerned else (), time.monotonic())
 
     def _check_peers(self) -> None:
-        """End the wait for a transfer when one of its ranks has left it."""
+        """Raise DeadlockError if another rank has left the transfer and the time to complete it is over."""
         moment = time.monotonic()
         if self._board.machines and moment >= self._next_snapshot:
             self._next_snapshot = moment + self._snapshot_interval
@@ -143,7 +152,7 @@ class _LongWait:
 
 
 def grace_seconds(board: Board, members: tuple[int, ...]) -> float:
-    """Seconds that this rank still waits when another one has left a transfer, in the middle or with its part done; 0 if none has."""
+    """Return the seconds for which to wait on after another rank has left a transfer, failed or with its part done; 0 if none has."""
     round_ = board.mine[ROUND]
     states = {board.state(r) for r in members if r != board.rank and board.parts[r][ROUND] >= round_}
     if states & {RAISED, GONE, DEADLOCK_RAISING, DEADLOCKED, LOST}:
@@ -152,7 +161,7 @@ def grace_seconds(board: Board, members: tuple[int, ...]) -> float:
 
 
 def drain() -> None:
-    """After a cell: drive on what is open while other ranks are still in it, which may wait for that."""
+    """Advance this rank's open operations after its cell, while other ranks still run theirs: they may depend on them."""
     board = open_board()
     mine = board.mine
     while progress():

@@ -1,6 +1,6 @@
-"""Match messages with receives, as MPI does: in the order in which they were sent, and in which receives were posted.
+"""Message matching as in MPI: messages in the order in which they were sent, receives in the order in which they were posted.
 
-One matcher for both transports: a rank matches what MPI has brought it, and the coordinator of isolated ranks what passes through it.
+Both transports use it: a rank matches the messages that MPI delivers to it, and the coordinator those between isolated ranks.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from course_lib.collectives.diagnostics import tagged
 
 @dataclass(slots=True, eq=False)
 class Envelope:
-    """The envelope of a message: what is known before its array moves.
+    """Envelope of a message: what is known about it before its data is received.
 
     Attributes
     ----------
     source : int
-        A world rank.
+        World rank of the sender.
     group : tuple of int
-        The ranks of the communicator on which it was sent.
+        World ranks of the communicator on which it was sent.
     tag, dtype, count : int
-        As it was sent; NumPy's number of the dtype, and elements.
+        As sent; the dtype is ``numpy.dtype.num``, the count is in elements.
     content : object
-        MPI's handle, or the array's bytes.
+        An MPI.Message, to be received, or the array's bytes.
     message_id : int
-        Names it among those from the same rank in the same group.
+        Unique among the messages from this source in this group.
     """
 
     source: int
@@ -43,7 +43,7 @@ class Envelope:
 
 
 class Receive(Protocol):
-    """A receive that has been posted: on which group, from which world ranks, with which tag (-1: any)."""
+    """A posted receive: the communicator's world ranks, the possible sources (world ranks), and the tag (-1: any)."""
 
     group: tuple[int, ...]
     sources: tuple[int, ...]
@@ -55,14 +55,22 @@ E = TypeVar("E", bound=Envelope)
 
 
 class Matcher(Generic[E, R]):
-    """The messages to one rank that have come and no receive has taken, and the receives for which none has come."""
+    """Matches the messages to one rank with its receives.
+
+    Attributes
+    ----------
+    unexpected : list of Envelope
+        Messages that have arrived before a matching receive was posted (MPI's unexpected-message queue), oldest first.
+    posted : list of Receive
+        Receives without a matching message, oldest first.
+    """
 
     def __init__(self):
         self.unexpected: list[E] = []
         self.posted: list[R] = []
 
     def arrive(self, message: E) -> R | None:
-        """Give a message to the first receive that takes it; where there is none, it waits for one."""
+        """Match an arriving message: remove and return the first posted receive that takes it, or queue the message and return None."""
         for receive in self.posted:
             if takes(receive, message):
                 self.posted.remove(receive)
@@ -71,7 +79,7 @@ class Matcher(Generic[E, R]):
         return None
 
     def post(self, receive: R) -> E | None:
-        """Give a receive the first message that it takes; where there is none, it waits for one."""
+        """Match a new receive: remove and return the first unexpected message that it takes, or queue the receive and return None."""
         for message in self.unexpected:
             if takes(receive, message):
                 self.unexpected.remove(message)
@@ -80,15 +88,15 @@ class Matcher(Generic[E, R]):
         return None
 
     def refused(self, receive: R) -> E | None:
-        """A message that has come from where a receive waits for one, and that it does not take."""
+        """Return an unexpected message from one of a receive's sources that does not match it (another tag), for the error message."""
         return next((m for m in self.unexpected if m.source in receive.sources and m.group == receive.group), None)
 
     def clear(self) -> list[E]:
-        """Forget all; return the messages that nobody took."""
+        """Empty both queues; return the unexpected messages."""
         left, self.unexpected, self.posted = self.unexpected, [], []
         return left
 
 
 def takes(receive: Receive, message: Envelope) -> bool:
-    """Return whether a receive matches a message: its source, group and tag; what else does not fit is an error."""
+    """Return whether a message matches a receive in source, group and tag; another dtype or count is an error, not a mismatch here."""
     return message.source in receive.sources and receive.tag in (WILDCARD, message.tag) and message.group == receive.group

@@ -1,6 +1,11 @@
-"""Operations in flight on this rank, and the state that a cell leaves to the next. Knows of no transport; see `engine` for waits.
+"""Operations in flight on this rank, and the state that outlives a cell; independent of the transport. For waits see `engine`.
 
-An operation is advanced again and again until it says that it has ended. While it cannot go on without other ranks, it says which ones.
+An operation is advanced repeatedly until it is complete. It passes through two phases: before it is matched, another rank must still make a
+call, and `Operation.wait_condition` says which ranks (the deadlock detector's input); once matched, only the transfer is left.
+
+Epochs: the notebook's kernel numbers them, and sends the number with each request. When a cell fails or is interrupted with operations in
+flight, it begins a new epoch; then messages of earlier epochs are discarded, and each group duplicates its MPI communicator, so that
+messages in flight cannot match later receives, nor abandoned collectives later ones.
 """
 
 from __future__ import annotations
@@ -14,7 +19,19 @@ from course_lib.collectives.errors import CollectiveError
 
 
 class WaitCondition(NamedTuple):
-    """The condition for which an operation waits: its number, the world ranks, a collective's key (else 0), and a detail for the board."""
+    """The calls of other ranks for which an operation waits, as it is shown on the status board.
+
+    Attributes
+    ----------
+    operation : int
+        An index in `calls.OPERATIONS`; 0 if the transfer has begun.
+    ranks : tuple of int
+        World ranks that take part: all of a collective's, or those from which (to which) a message may come (go).
+    key : int
+        The key of a blocking collective, else 0.
+    detail : int
+        Of a nonblocking collective, its key; of a send, its message id; else 0.
+    """
 
     operation: int
     ranks: tuple[int, ...]
@@ -23,21 +40,21 @@ class WaitCondition(NamedTuple):
 
 
 class Operation(ABC):
-    """Something that has begun.
+    """A started message or collective, or one stage of a blocking call's wait.
 
     Parameters
     ----------
     members : tuple of int
-        The world ranks that take part.
+        World ranks that take part.
 
     Attributes
     ----------
     error : Exception or None
-        Why it has ended without success.
+        The error with which it completed; whoever waits for it raises this.
     received : (int, int) or None
-        The world rank and the tag of the message that was received.
+        Source (world rank) and tag of the received message.
     collective : bool
-        Whether all ranks of a group begin it.
+        True for nonblocking collectives: every rank of a group starts them, in the same order.
     """
 
     error: Exception | None = None
@@ -49,54 +66,55 @@ class Operation(ABC):
 
     @abstractmethod
     def advance(self) -> bool:
-        """Go on as far as can be, without waiting; return whether it has ended."""
+        """Advance as far as possible without blocking; return whether the operation is complete."""
 
     @abstractmethod
     def is_matched(self) -> bool:
-        """Return whether only the transfer is left: nothing that another rank must call first."""
+        """Return whether only the transfer is left: every other rank has made its call."""
 
     @abstractmethod
     def wait_condition(self) -> WaitCondition:
-        """Return the condition for which it waits, before it is matched."""
+        """Return what the operation waits for, before it is matched."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Describe where it waits, for a person."""
+        """Describe the call and its place in the student's code, for error messages."""
 
     def cancel(self) -> None:  # noqa: B027 - most have nothing to do
-        """Its wait has failed: it takes nothing that comes later."""
+        """Withdraw the operation after its wait has failed: it must not match anything later."""
 
 
 @dataclass
 class ProgressState:
-    """The state of this process.
+    """Progress state of this process; the only instance is `progress_state`.
 
     Attributes
     ----------
     epoch : int
-        Grows when what was left behind must not match what comes now.
+        Current epoch, see the module's docstring; it only grows.
     in_flight : dict
-        The operations that have not ended, as keys, in the order in which they began.
+        Incomplete operations as keys, in the order in which they were started.
     abandoned : list of (int, object)
-        The epoch, and an operation or what MPI has of one that nobody waits for any more: MPI may still write to its buffers.
+        Epoch, and an operation, buffers or an MPI request that nobody waits for any more. The reference keeps the buffers alive, as MPI may
+        still write to them.
     has_messages : bool
-        Whether this rank has sent or received a message in this epoch.
+        True if this rank has sent or received a message in this epoch.
     stale : bool
-        Whether there were messages in a cell that failed, or in a call: they must not match later receives.
+        True if messages were exchanged in a cell that failed, or within a check's call: they must not match later receives.
     open_requests : int
-        How many have been given out and not been waited for.
+        Number of `Request` objects that have not been completed by Wait or Test.
     wait_count : int
-        Counts the waits.
+        Number of long waits so far; makes the negative keys on the status board unique.
     failed_groups : dict
-        By group (its ranks): the call in which it has failed on this rank in this cell, and the error, see `Communicator`.
+        By group (its ranks): the call that failed there on this rank in this cell, and the name of the error; see `Communicator`.
     poll_hooks : list of callable
-        Each looks for messages of one group.
+        One per group: receives the envelope of one arrived message, and returns whether there was one.
     reset_hooks : list of callable
-        Each lets go of what was started in one group and has not begun.
+        One per group: drops what was started but not matched, at a new epoch.
     deferrals : int
-        How many steps are under way in which an interrupt has to wait, see `deferred_interrupts`.
+        Nesting depth of `deferred_interrupts`.
     interrupt_pending : bool
-        Whether one has come meanwhile.
+        True if an interrupt arrived while interrupts were deferred.
     """
 
     epoch: int = 0
@@ -117,9 +135,9 @@ progress_state = ProgressState()
 
 
 class _DeferredInterrupts:
-    """A step in which an interrupt has to wait, as what MPI has begun would be lost in between; such steps may be nested.
+    """Context manager that defers interrupts, which could otherwise lose an MPI request just created; may be nested.
 
-    The interrupt is raised at the end, or between two looks of a wait, see `engine.wait`.
+    A deferred interrupt is raised on exit, or between two polls of a wait, see `engine.wait`.
     """
 
     __slots__ = ()
@@ -137,18 +155,18 @@ deferred_interrupts = _DeferredInterrupts()
 
 
 def raise_interrupt() -> None:
-    """Raise the interrupt that has come meanwhile."""
+    """Raise the interrupt that was deferred."""
     progress_state.interrupt_pending = False
     raise KeyboardInterrupt
 
 
 def begin_cell(epoch: int) -> None:
-    """Begin a cell. Where `epoch` is new, let go of what was begun: all groups take a fresh MPI communicator at their next call."""
+    """Begin a cell. At a new epoch, abandon all operations: each group duplicates its MPI communicator in its next collective."""
     progress_state.failed_groups.clear()
     progress_state.deferrals, progress_state.interrupt_pending = 0, False
     if epoch != progress_state.epoch:
         for operation in progress_state.in_flight:
-            operation.error = CollectiveError("this was begun in a cell that failed or was interrupted, and is lost: begin it anew.")
+            operation.error = CollectiveError("this was started in a cell that failed or was interrupted, and is lost: start it again.")
         progress_state.abandoned += [(progress_state.epoch, operation) for operation in progress_state.in_flight]
         for reset in progress_state.reset_hooks:
             reset()
@@ -156,19 +174,19 @@ def begin_cell(epoch: int) -> None:
 
 
 def end_cell(stale: bool) -> None:
-    """A cell or a call has ended; `stale`: its messages must not match later receives."""
+    """End a cell or a call; `stale`: its messages must not match later receives."""
     progress_state.stale |= stale and (progress_state.has_messages or bool(progress_state.in_flight))
 
 
 def has_abandoned_operations() -> bool:
-    """Return whether something was left behind since the last `begin_cell`, such as a collective that not all had begun."""
+    """Return whether the cell left something behind that requires a new epoch, such as a collective that not all ranks had started."""
     alone = any(operation.collective and not operation.is_matched() for operation in progress_state.in_flight)
     return progress_state.stale or alone or any(epoch == progress_state.epoch for epoch, _ in progress_state.abandoned)
 
 
 def progress() -> bool:
-    """Drive on all that is open; return whether there is anything."""
-    blocked = set()  # groups in which a collective waits for ranks, and so all later ones do: with hundreds, to look at each takes long
+    """Advance all operations in flight; return whether any is left."""
+    blocked = set()  # groups with an unmatched collective: the later ones of the group cannot advance either, and there may be hundreds
     with deferred_interrupts:
         for operation in list(progress_state.in_flight):
             waits = operation.collective and not operation.is_matched()

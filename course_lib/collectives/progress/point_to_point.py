@@ -1,8 +1,8 @@
-"""Messages from one rank to another by MPI. What has come is looked at before it is received, so what does not fit gets a sentence.
+"""Point-to-point messages over MPI, probed before they are received, so that a message that does not fit raises MismatchError.
 
-Each group sends on a communicator of MPI's of its own. The tag that MPI sees has the course's tag, the dtype and the epoch. A message is
-taken out of MPI's queue by a matched probe (MPI 4.1, section 3.8.2) and received once a receive takes it; the status board counts what is
-sent and what is taken, so that a rank with a message on its way to it is not taken for one that waits in vain.
+Each group has an MPI communicator for its messages. The tag that MPI sees encodes the epoch, the dtype and the caller's tag. A message is
+taken out of MPI's queue by a matched probe (MPI 4.1, section 3.8.2), matched here (`matching.Matcher`), and received by ``Message.Irecv``
+once a receive takes it. Both sides count messages on the status board: a rank that has read fewer than were sent to it is not deadlocked.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from course_lib.collectives.progress.matching import Envelope, Matcher
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress_state
 from course_lib.collectives.snapshot import COMPUTING
 
-ANY_SOURCE, ANY_TAG, BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE  # names found fast
+ANY_SOURCE, ANY_TAG, BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE  # module globals: fewer attribute lookups
 DTYPE_BITS, TAG_BITS, EPOCHS = 5, LARGEST_TAG.bit_length(), 0x1FF
 LARGEST_MPI_TAG = (EPOCHS + 1 << DTYPE_BITS + TAG_BITS) - 1
-NUMBER_BITS = 40  # of a message's id: the number of those from a rank to another in a group, below the group's
+NUMBER_BITS = 40  # low bits of a message id: its number among those between two ranks of the group; the group's context is above
 
 
 class Endpoint:
-    """The messages of one group, on one rank.
+    """Endpoint of one group's messages on one rank; all methods are called with interrupts deferred.
 
     Parameters
     ----------
     comm : MPI.Comm
-        For these messages alone.
+        The group's communicator for messages, used for nothing else.
     members : tuple of int
         World ranks, in the group's order.
     board : Board
     context : int
-        The group's number.
+        The group's context id, see `progress.rendezvous`.
 
     Raises
     ------
     RuntimeError
-        This MPI's tags are too small.
+        The tags of this MPI are too small.
     """
 
     def __init__(self, comm: MPI.Comm, members: tuple[int, ...], board: Board, context: int):
@@ -60,10 +60,8 @@ class Endpoint:
         progress_state.poll_hooks.append(self.poll)
         progress_state.reset_hooks.append(self._reset)
 
-    # All of these are called where interrupts are deferred.
-
     def send(self, array: np.ndarray, dest: int, tag: int) -> MPI.Request:
-        """Begin to send to a world rank."""
+        """Start to send an array to a world rank."""
         self._sent[dest] += 1
         self._mine[self._pairs[dest] + SENT_COUNT] += 1
         return self._isend(array, self._local_rank[dest], _wire_tag(array, tag))
@@ -73,11 +71,11 @@ class Endpoint:
             self.discard(message)
 
     def message_id(self, dest: int) -> int:
-        """The id of the message that was sent last to a rank."""
+        """Return the id of the latest message sent to a rank."""
         return self._id_base + self._sent[dest]
 
     def poll(self) -> bool:
-        """Take what has come next; return whether there was anything."""
+        """Take the next arrived message out of MPI's queue and match it; return whether there was one."""
         if (handle := self._improbe(ANY_SOURCE, ANY_TAG, self._status)) is None:
             return False
         self._dispatch(*self._count_arrival(handle))
@@ -86,7 +84,26 @@ class Endpoint:
     def try_receive(
         self, array: np.ndarray, sources: tuple[int, ...], tag: int, polls: range
     ) -> tuple[MPI.Request, tuple[int, int]] | None:
-        """Begin to receive what comes next, the short way: None where it is not here soon, or other messages or receives are about."""
+        """Start a receive on the fast path: probe for the next message and receive it directly if it matches.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            The receive buffer.
+        sources : tuple of int
+            World ranks.
+        tag : int
+            May be `calls.WILDCARD`.
+        polls : range
+            Number of probes.
+
+        Returns
+        -------
+        (MPI.Request, (int, int)) or None
+            The request, with the source (world rank) and tag of the message. None if the receive has to be posted (`ReceiveOperation`):
+            other messages or receives are queued, no message has arrived, or the one that has does not match. That message has then been
+            moved into the matcher, so None does not mean that nothing was taken out of MPI's queue.
+        """
         matcher, improbe, status = self.matcher, self._improbe, self._status
         if matcher.posted or matcher.unexpected:
             return None
@@ -103,16 +120,16 @@ class Endpoint:
         return None
 
     def _count_arrival(self, handle: MPI.Message) -> tuple[MPI.Message, int, int, int, int]:
-        """Count a message that has been taken out of MPI's queue; return it, its source, the tag that MPI sees, its bytes and its id."""
+        """Count a message taken out of MPI's queue; return it, its source, the tag that MPI sees, its size in bytes, and its id."""
         status, mine = self._status, self._mine
         source = self.members[status.Get_source()]
         self._taken[source] = number = self._taken[source] + 1
-        mine[STATE] = COMPUTING  # before the word goes that says why this rank need not wait, see `Board.resume`
+        mine[STATE] = COMPUTING  # before READ_COUNT grows, which until then showed that this rank need not wait: see `Board.resume`
         mine[self._pairs[source] + READ_COUNT] += 1
         return handle, source, status.Get_tag(), status.Get_count(BYTE), self._id_base + number
 
     def _dispatch(self, handle: MPI.Message, source: int, wire_tag: int, nbytes: int, message_id: int) -> None:
-        """Give a message to the receive that takes it, or keep it."""
+        """Match a message: start its receive, queue it as unexpected, or discard it if it is of another epoch."""
         dtype = wire_tag >> TAG_BITS & (1 << DTYPE_BITS) - 1
         message = Envelope(source, self.members, wire_tag & LARGEST_TAG, dtype, nbytes // DTYPES[dtype].itemsize, handle, message_id)
         if wire_tag >> DTYPE_BITS + TAG_BITS != progress_state.epoch & EPOCHS:
@@ -122,18 +139,18 @@ class Endpoint:
 
     @staticmethod
     def discard(message: Envelope) -> None:
-        """Receive a message of an earlier epoch, for nobody: else its sender and MPI keep it."""
+        """Receive a message into a scratch buffer, so that its sender and MPI can release it."""
         scratch = bytearray(message.count * DTYPES[message.dtype].itemsize)
         progress_state.abandoned.append((progress_state.epoch - 1, message.content.Irecv([scratch, MPI.BYTE])))
 
 
 def _wire_tag(array: np.ndarray, tag: int) -> int:
-    """The tag that MPI sees."""
+    """Return the tag that MPI sees: epoch, dtype and tag, from the high bits to the low."""
     return (progress_state.epoch & EPOCHS) << DTYPE_BITS + TAG_BITS | array.dtype.num << TAG_BITS | tag
 
 
 class SendOperation(Operation):
-    """A message that is being sent; `request` where it has begun."""
+    """A send in flight; `request`: that of a send which has been started already, else it is started here."""
 
     def __init__(self, endpoint: Endpoint, array: np.ndarray, dest: int, tag: int, call_name: str, request: MPI.Request | None = None):
         self.members = endpoint.board.rank, dest
@@ -144,7 +161,7 @@ class SendOperation(Operation):
     def advance(self) -> bool:
         if self._request.Test():
             return True
-        self._endpoint.poll()  # who sends to this rank waits for that
+        self._endpoint.poll()  # two ranks that send to each other must both take messages
         return False
 
     def is_matched(self) -> bool:
@@ -158,7 +175,7 @@ class SendOperation(Operation):
 
 
 class ReceiveOperation(Operation):
-    """A message that is wanted; a `matching.Receive`. `begun`: what `Endpoint.try_receive` has begun."""
+    """A receive in flight; implements `matching.Receive`. `begun`: the result of `Endpoint.try_receive`, if not None."""
 
     def __init__(
         self,
@@ -177,7 +194,7 @@ class ReceiveOperation(Operation):
             self.accept(message)
 
     def accept(self, message: Envelope) -> None:
-        """Receive a message that this takes."""
+        """Start to receive a message that matches this receive; if its dtype or count differs, complete with a MismatchError."""
         array, rank = self._array, self._endpoint.board.rank
         self.received = message.source, message.tag
         self._endpoint.board.accept(message.source, message.message_id)
@@ -203,8 +220,8 @@ class ReceiveOperation(Operation):
         return WaitCondition(RECV, self.sources)
 
     def describe(self) -> str:
-        """Describe where it waits, and which message has come that it does not take."""
+        """Describe the call and its place in the student's code, with any message from its sources that does not match."""
         whom = f"rank {self.sources[0]}" if len(self.sources) == 1 else "any rank"
         refused = self._endpoint.matcher.refused(self)
-        lies = f"; rank {refused.source} has sent it {refused}, which this does not take" if refused else ""
+        lies = f"; rank {refused.source} has sent {refused}, which does not match" if refused else ""
         return f"{self.call_name} from {whom}{diagnostics.tagged(self.tag)} ({diagnostics.call_site()}{lies})"

@@ -1,10 +1,20 @@
-"""Bring the ranks of a group together before a collective: each says which call it makes, and sees what the others say.
+"""Rendezvous of the ranks of a group before a collective: each rank announces the call it makes, and compares it with the others' calls.
 
-So a wrong call is found before MPI sees it, and MPI stays usable. A collective has a key: the cell's number, the group's, and twice the
-number of the collective among those of the group in this cell, so that one in two steps has a key for each; keys of one group grow. On one
-machine each rank writes its calls into its page of the status board, in a ring that is long enough for all to read them. Between machines
-the ranks exchange them in one all-gather of a fixed size. Both carry the arrays of small exchanges along: then the ranks need not meet once
-more for a transfer.
+A wrong call is thus found before MPI sees it, and MPI stays usable. On one machine, each rank writes its calls to its page of the status
+board, into a ring long enough for the slowest rank to read them. Between machines, the ranks exchange them in one all-gather of fixed size.
+Both carry small arrays inline, and then the collective needs no transfer by MPI.
+
+Key
+    Identifies a collective: the cell's number (bits 42 and up), the group's context (bits 32 to 41), and twice the number of the collective
+    among those of the group in this cell (bits 0 to 31). All ranks compute it without communicating, from the same order of calls; the keys
+    of a group only grow. The odd key after a collective's own is that of its second phase: `Split` first exchanges colors, and then
+    synchronizes once more (`second_phase`) before it creates MPI communicators.
+Context
+    The number of a group, which the ranks agree on when it is created; also the index of its page on the status board.
+Renewals
+    The number of times that a rank has duplicated the group's MPI communicator, which is done once per epoch (`progress.operations`). An
+    interrupted rank may have duplicated it fewer times than others, and MPI matches duplications by their order: the ranks announce their
+    numbers, and all duplicate until they have reached the largest one plus 1.
 """
 
 from __future__ import annotations
@@ -24,63 +34,89 @@ from course_lib.collectives.deadlock.board import ARRIVED_KEY, CONTEXTS, KEY, LE
 from course_lib.collectives.progress.engine import sched_yield
 from course_lib.collectives.progress.operations import progress_state, raise_interrupt
 
-TOTAL_STORE_ORDER = platform.machine() in ("x86_64", "AMD64")  # other processors may show a word before one that was written earlier
-ENTRY_WORDS = 8  # words of a call in a page, whose first entry has LAST and DONE
-RING_ENTRIES = PAGE_WORDS // ENTRY_WORDS - 1  # calls that a rank may be ahead of one that has not left them
-_ENTRY_STRUCT = struct.Struct("7q")  # of an entry: key, token, operation, dtype, count, detail, and renewals
+TOTAL_STORE_ORDER = platform.machine() in ("x86_64", "AMD64")  # other processors may make stores visible in another order
+ENTRY_WORDS = 8  # words per call in a page; the first entry's place is taken by ARRIVED_KEY and LEFT_KEY
+RING_ENTRIES = PAGE_WORDS // ENTRY_WORDS - 1  # a rank may be this many calls ahead of the slowest one
+_ENTRY_STRUCT = struct.Struct("7q")  # an entry: key, token (hash of the signature), operation, dtype, count, detail, renewals
 RENEWALS_WORD = 6
 ROUND_MODULUS = 1 << 21
-VISIBILITY_SECONDS = 1.0  # seconds until a word that was written before another one is surely seen
-MAX_SLOT_READ_BYTES = 1 << 20  # bytes that a rank reads from slots at most; where it would be more, parts that travel in a ring are faster
-INLINE_OPERATIONS = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER}  # what may go along with the rendezvous
+VISIBILITY_SECONDS = 1.0  # seconds after which an earlier store is certainly visible
+MAX_SLOT_READ_BYTES = 1 << 20  # bytes that a rank reads from all slots; beyond that, MPI's ring algorithms are faster
+INLINE_OPERATIONS = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER}  # the rendezvous may carry their arrays
 Signature = tuple[int, int, int, int]
 
 
 class Rendezvous(Protocol):
-    """Rendezvous of the ranks of a group."""
+    """Rendezvous of the ranks of one group.
+
+    For each collective, in this order: `next_key` (or `second_phase_key`), `arrive`, `is_complete` until it is True, `signatures`, and
+    `inline_arrays` if the arrays were sent inline; finally `leave`, or `cancel` at any time after `arrive`.
+    """
 
     def next_key(self) -> int:
-        """The key of the next collective."""
+        """Return the key of the next collective of this group."""
 
     def second_phase_key(self) -> int:
-        """One more key for the collective before."""
+        """Return the key of the second phase of the latest collective: its own key plus 1."""
 
     def has_room(self, key: int) -> bool:
-        """Return whether this rank may announce its arrival at this collective already."""
+        """Return whether this rank may announce this collective already; False while its entry would overwrite one still needed."""
 
     def inlines(self, call: Call) -> bool:
-        """Return whether the arrays of a call in `INLINE_OPERATIONS` go along: the same answer on all ranks that make the same call."""
+        """Return whether the arrays of a call are sent inline; for operations in `INLINE_OPERATIONS`.
+
+        The answer depends only on what the signature fixes, so it is the same on all ranks that make the same call.
+        """
 
     def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
-        """Say that this rank has come to a collective, with which call, and how often it has renewed its communicator."""
+        """Announce that this rank has entered a collective.
+
+        Parameters
+        ----------
+        key : int
+        call : Call
+        inline : bool
+            Whether to send the call's contribution along, see `inlines`.
+        blocking : bool
+            Whether this rank will wait for it at once.
+        renewals : int
+            This rank's number of renewals, see the module's docstring.
+        """
 
     def renewals(self, key: int) -> int:
-        """The most that one of the ranks has said."""
+        """Return the largest number of renewals that a rank has announced; only once the collective is complete."""
 
     def is_complete(self, key: int) -> bool:
-        """Return whether all ranks have come."""
+        """Return whether all ranks of the group have entered the collective."""
 
     def spin_until_agreed(self, key: int, polls: range) -> bool:
-        """Spin until all ranks have come; return whether they have, with the same call. If not, `is_complete` and `signatures` tell why."""
+        """Spin until all ranks have entered the collective with the same signature, for a limited time.
+
+        Returns
+        -------
+        bool
+            True if all have entered it and agree. False means "not yet" as well as "they differ": `is_complete` tells the two apart, and
+            `signatures` has the difference. (A processor without total store order also gets False when all is well.)
+        """
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
-        """By world rank, what each calls; None where all call the same."""
+        """Return each rank's signature, by world rank, or None if all are equal; only once the collective is complete."""
 
     def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> Sequence[np.ndarray]:
-        """In the group's order, `count` elements from `start` on of each rank's array."""
+        """Return `count` elements, from element `start`, of each rank's inline array, in the group's order; valid until `leave`."""
 
     def leave(self, key: int) -> None:
-        """This rank needs no more of this collective."""
+        """Announce that this rank needs nothing more of this collective; the other ranks may reuse its space."""
 
     def cancel(self, key: int) -> None:
-        """This rank leaves without the others."""
+        """Withdraw from a collective that has failed on this rank."""
 
     def missing(self, key: int) -> list[int]:
-        """The world ranks that have not come, as far as it is known."""
+        """Return the world ranks that have not entered the collective, as far as is known here."""
 
 
 class _BoardPage:
-    """This rank's page of a group on the status board, which the detector reads."""
+    """This rank's page for a group on the status board, which the deadlock detector reads; base of both kinds of rendezvous."""
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int):
         self._members = members
@@ -97,7 +133,7 @@ class _BoardPage:
         return self._key
 
     def second_phase_key(self) -> int:
-        """One more key for the collective before: it has two steps, and one number."""
+        """Return the key of the second phase of the latest collective; the phases share one number in messages."""
         self._key += 1
         key, self._key = self._key, self._key - 1
         return key
@@ -107,12 +143,12 @@ class _BoardPage:
             self._page[LEFT_KEY] = key
 
     def missing(self, key: int) -> list[int]:
-        """The ranks that have not come to a collective, as far as it is known here."""
+        """Return the ranks that have not entered a collective, as far as is known here."""
         return [r for r in self._members if self.board.page(r, self._context)[ARRIVED_KEY] < key]
 
 
 class BoardRendezvous(_BoardPage):
-    """On one machine.
+    """Rendezvous through the status board, for a group on one machine.
 
     Parameters
     ----------
@@ -120,7 +156,7 @@ class BoardRendezvous(_BoardPage):
     members : tuple of int
         World ranks, in the group's order.
     context : int
-        The group's number.
+        The group's context id.
     """
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int):
@@ -132,11 +168,11 @@ class BoardRendezvous(_BoardPage):
         self._readers = [(page, board.parts[r]) for r, page in self._others]
         self._slots = _slot_writer(board)
         self._views = [board.slots[r] for r in members]
-        self._slot_limit = SLOT_BYTES if TOTAL_STORE_ORDER and len(members) > 1 else -1  # -1: not even an empty array
+        self._slot_limit = SLOT_BYTES if TOTAL_STORE_ORDER and len(members) > 1 else -1  # -1: nothing inline, not even empty arrays
 
     def has_room(self, key: int) -> bool:
         if key > self._room:
-            first = self._first  # what was called in earlier cells is over
+            first = self._first  # collectives of earlier cells are over
             self._room = RING_ENTRIES - 2 + min(max(first, page[LEFT_KEY]) for page in (self._page, *self._pages))
         return key <= self._room
 
@@ -200,7 +236,7 @@ class BoardRendezvous(_BoardPage):
 
     @staticmethod
     def _read(page: memoryview, place: int, key: int) -> Signature:
-        """A rank's call, once all its words are seen."""
+        """Return the signature that a rank announced, once all its words are visible."""
         deadline = time.monotonic() + VISIBILITY_SECONDS
         while True:
             words = tuple(page[place : place + 6])
@@ -209,19 +245,19 @@ class BoardRendezvous(_BoardPage):
                 return words[2:]
 
     def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
-        # Made anew for each call: nothing that a rank keeps is to count as an array of the student's.
+        # Created for each call and not cached: memory checks count the arrays that are alive on a rank.
         return [np.frombuffer(slots[key >> 1 & 1], dtype, count, start * dtype.itemsize) for slots in self._views]
 
     def cancel(self, key: int) -> None:
         self._page[ARRIVED_KEY] = key - 1
-        self.leave(key)  # nobody is to wait for this rank to read
+        self.leave(key)  # so that no rank waits for this one to read its slot
         self._slots.forget(key)
 
 
 class _SlotWriter:
-    """This process's two slots, for collectives with even and odd numbers: who has yet to read what it has put there.
+    """This process's two slots for inline arrays, one for collectives with even numbers and one for odd.
 
-    A slot is written to again when nobody reads it any more: those who were to read it have left that call, or do something else.
+    A slot is reused once nobody reads it any more: each reader has left the collective, or is no longer in that call.
     """
 
     def __init__(self, board: Board):
@@ -253,7 +289,7 @@ def _slot_writer(board: Board) -> _SlotWriter:
 
 
 class _AllgatherBuffers:
-    """The buffers of one all-gather, and its request once it has begun."""
+    """The buffers of one all-gather of announcements, and its request once it is started."""
 
     def __init__(self, n: int, size: int):
         self.out, self.into, self.request = np.zeros(size, np.uint8), np.empty((n, size), np.uint8), None
@@ -266,20 +302,27 @@ class _AllgatherBuffers:
 
 
 class AllgatherRendezvous(_BoardPage):
-    """Between machines; the parameters of `BoardRendezvous`, and a communicator of MPI's for this alone.
+    """Rendezvous by an all-gather, for a group on several machines.
 
-    One all-gather is under way at a time. A rank that has left a call has begun an all-gather for it all the same, in which the others
-    find its old key when they come: then all that want another key begin one more.
+    One all-gather is in flight at a time. A rank that cancelled a collective has started an all-gather for it nevertheless; the others find
+    its old key in the result when they take part, and every rank whose own key is not there starts another one.
+
+    Parameters
+    ----------
+    board, members, context
+        As for `BoardRendezvous`.
+    comm : MPI.Comm
+        A communicator of the group, used for nothing else.
     """
 
-    MAX_INLINE_BYTES, MAX_TOTAL_INLINE_BYTES = 4096, 1 << 16  # bytes of a rank's array that go along, at most, and of all ranks'
+    MAX_INLINE_BYTES, MAX_TOTAL_INLINE_BYTES = 4096, 1 << 16  # inline bytes per rank, and of all ranks together
     HEADER_BYTES, MAX_POLLS = 64, 200
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int, comm: MPI.Comm):
         super().__init__(board, members, context)
         self._comm = comm
         self._size = self.HEADER_BYTES + min(self.MAX_INLINE_BYTES, self.MAX_TOTAL_INLINE_BYTES // len(members) // 64 * 64)
-        self._open: dict[int, _AllgatherBuffers] = {}  # by key, in their order
+        self._open: dict[int, _AllgatherBuffers] = {}  # by key, in ascending order
         self._complete: set[int] = set()
         self._spare: list[_AllgatherBuffers] = []
 
@@ -311,7 +354,7 @@ class AllgatherRendezvous(_BoardPage):
         self._advance()
 
     def _advance(self) -> None:
-        """Go on with the all-gather of the first call that is not complete."""
+        """Advance the all-gather of the first collective that is not complete."""
         for key, exchange in self._open.items():
             if key in self._complete:
                 continue
@@ -361,15 +404,23 @@ class AllgatherRendezvous(_BoardPage):
             self._spare.append(exchange)
 
     def cancel(self, key: int) -> None:
-        """MPI has it already, and for the others this rank has come."""
+        """Keep the buffers alive: MPI has the all-gather already, and to the others this rank has entered the collective."""
         if exchange := self._open.pop(key, None):
             progress_state.abandoned.append((progress_state.epoch, exchange))
 
 
 def combine(rendezvous: Rendezvous, key: int, call: Call, place: int) -> None:
-    """Fill a call's receive buffer from the arrays that the rendezvous has carried; sums go in the order of the ranks.
+    """Compute a collective's result from the inline arrays, into the call's receive buffer.
 
-    So all ranks get the same to the last bit. `place` is this rank's in the group.
+    Sums are taken in rank order, so all ranks get the same result to the last bit.
+
+    Parameters
+    ----------
+    rendezvous : Rendezvous
+    key : int
+    call : Call
+    place : int
+        This rank's position in the group.
     """
     operation, recv = call.operation, call.recv
     if operation == BARRIER:

@@ -1,14 +1,14 @@
-"""`Transport`, which carries a communicator's calls, and its contract. MPI, the broker of isolated ranks, and NCCL have one each.
+"""`Transport`, the protocol that carries out a communicator's calls; implemented by `mpi`, `relay` (isolated ranks) and `nccl`.
 
-The contract, which `tests/contract` holds all of them to:
+The contract, tested on all of them in `tests/contract`:
 
-- A collective is carried out when all ranks of the group have made the same call. Where their calls differ, all raise the same
-  `MismatchError`, and go on with the next one.
-- A legal program never raises. Where a rank can never come, all who wait for it raise a `DeadlockError` that names them all, within
-  seconds; slow is not stuck. Every wait can be interrupted: all is called where interrupts
-  are deferred, and a wait raises them.
-- Messages match as in MPI; one that does not fit its receive raises there, and nowhere else.
-- What a call leaves behind matches nothing in the next cell.
+- A collective is carried out once all ranks of the group have made the same call. If their calls differ, all ranks raise the same
+  `MismatchError`, and the next collective works.
+- A legal MPI program never raises. If a rank can never arrive, every rank blocked on it raises, within seconds, a `DeadlockError` that
+  names them all. A slow rank causes no error, however long it takes.
+- Every wait can be interrupted: all methods are called with interrupts deferred, and waits raise them.
+- Messages match as in MPI. One that does not fit its receive raises on the receiver only.
+- Nothing that a call leaves behind matches anything in the next cell.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from course_lib.collectives.progress.operations import Operation
 
 
-OutgoingMessage = tuple[object, int, int]  # an array, the world rank that gets it, and the tag
-IncomingMessage = tuple[object, tuple[int, ...], int]  # an array, the world ranks from which it may come, and the tag or `calls.WILDCARD`
+OutgoingMessage = tuple[object, int, int]  # array, destination (world rank), tag
+IncomingMessage = tuple[object, tuple[int, ...], int]  # receive buffer, possible sources (world ranks), tag or `calls.WILDCARD`
 
 
 class Transport(Protocol):
-    """Carrier of the calls of one group, on one rank.
+    """Carries out the calls of one group, on one rank.
 
     Attributes
     ----------
     members : tuple of int
         World ranks, in the group's order.
     rank : int
-        The place of this rank among them.
+        This rank's position in `members`.
     host : Transport
-        Carries arrays in the host's memory for the same ranks: itself, except where arrays lie on GPUs.
+        The transport for arrays in host memory, for the same ranks: itself, unless this one is for arrays on GPUs.
     """
 
     members: tuple[int, ...]
@@ -42,48 +42,66 @@ class Transport(Protocol):
     host: Transport
 
     def check(self, value: object, what: str, where: str) -> object:
-        """The array that `value` is, if this transport can move it; TypeError or ValueError says what is wrong with it."""
+        """Return the array of a buffer argument if this transport can send it, else raise TypeError or ValueError.
+
+        See `buffers.checked_array`.
+        """
 
     def run(self, call: Call) -> None:
-        """Carry out a collective, and return when it is over on this rank.
+        """Carry out a blocking collective; returns once it is complete on this rank.
 
         Raises
         ------
         MismatchError
             The ranks make different calls.
         DeadlockError
-            Not all of them come.
+            Some rank can no longer make the call.
         """
 
     def start(self, call: Call) -> Operation:
-        """Begin a collective that does not block."""
+        """Start a nonblocking collective."""
 
     def exchange(self, outgoing: OutgoingMessage | None, incoming: IncomingMessage | None, call_name: str) -> tuple[int, int] | None:
-        """Send an array, receive another one, or both at once; return when that has ended, with source and tag of what has come.
+        """Send an array, receive another one, or both concurrently; blocks until all of it is complete.
 
-        `call_name` names the call for a person. Raises as `wait` does.
-        """
+        Parameters
+        ----------
+        outgoing : OutgoingMessage or None
+        incoming : IncomingMessage or None
+        call_name : str
+            The call, as error messages name it, such as "Sendrecv".
 
-    def send(self, array: object, dest: int, tag: int, call_name: str) -> Operation:
-        """Begin to send an array to a world rank."""
-
-    def receive(self, array: object, sources: tuple[int, ...], tag: int, call_name: str) -> Operation:
-        """Begin to receive an array from one of these world ranks."""
-
-    def wait(self, operation: Operation) -> None:
-        """Wait until what `start`, `send` or `receive` began has ended.
+        Returns
+        -------
+        (int, int) or None
+            Source (world rank) and tag of the received message.
 
         Raises
         ------
         CollectiveError
-            It cannot end, or it has failed.
+            As `wait`.
+        """
+
+    def send(self, array: object, dest: int, tag: int, call_name: str) -> Operation:
+        """Start to send an array to a world rank."""
+
+    def receive(self, array: object, sources: tuple[int, ...], tag: int, call_name: str) -> Operation:
+        """Start to receive an array from one of these world ranks."""
+
+    def wait(self, operation: Operation) -> None:
+        """Block until an operation from `start`, `send` or `receive` is complete.
+
+        Raises
+        ------
+        CollectiveError
+            The operation has failed, or can no longer complete.
         """
 
     def test(self, operation: Operation) -> bool:
-        """Drive it on, and return whether it has ended."""
+        """Advance an operation; return whether it is complete."""
 
     def split(self, color: int, key: int) -> Transport | None:
-        """A transport for the ranks of the same color, in the order of their keys; None for the color MPI.UNDEFINED."""
+        """Create a transport for the ranks of the same color, ordered by key; None for the color MPI.UNDEFINED. Collective."""
 
     def synchronize(self) -> None:
-        """Wait until the arrays on this rank are what the program before this line makes them: a GPU may still be at it."""
+        """Block until pending computations on this rank's arrays are complete: on a GPU they run asynchronously."""

@@ -1,7 +1,7 @@
-"""Arrays whose mean over the ranks can be taken: in memory that all ranks see, where they are on one machine; by messages elsewhere.
+"""Arrays whose mean over the ranks can be computed: in shared memory if all ranks are on one machine, else by an all-reduce.
 
-In shared memory nothing is sent: each rank sums its own part of all ranks' arrays, and writes the mean into all of
-them. It is the reduce-scatter and the all-gather of an all-reduce in one pass.
+In shared memory, nothing is sent: each rank averages its own part of all ranks' arrays, and writes the mean into all of
+them. This is the reduce-scatter and the all-gather of an all-reduce in one pass.
 """
 
 from __future__ import annotations
@@ -20,45 +20,46 @@ from course_lib.collectives.transport import isolated
 from course_lib.collectives.transport.mpi import POST_FUNCTIONS
 from course_lib.traffic import counters
 
-CHUNK_ELEMENTS = 1 << 15  # elements at a time, which stay in the core's own cache
-SHARED_ALLREDUCE = "Allreduce in shared memory"  # as `traffic` has it: nothing is sent
-MEAN_DETAIL = 1 << 30  # in a call's detail: not an all-reduce of MPI
+CHUNK_ELEMENTS = 1 << 15  # elements per step, which fit the core's private cache
+SHARED_ALLREDUCE = "Allreduce in shared memory"  # the operation's name in `traffic`: nothing is sent
+MEAN_DETAIL = 1 << 30  # added to a call's detail, so that it does not agree with an ordinary Iallreduce
 
 
 class AveragedBuffer:
-    """An array, and the exchange that makes it the mean of the ranks' arrays.
+    """An array, and the all-reduce that replaces it by its mean over the ranks.
 
     Parameters
     ----------
     comm : Communicator
     array : numpy.ndarray or cupy.ndarray
-        This rank's, one-dimensional. May be written to until `start`, and again after `wait`.
+        This rank's array, shape ``(count,)``. May be written to until `start`, and again after `wait`.
     """
 
     def __init__(self, comm, array):
         self.comm, self.array = comm, array
 
     def start(self) -> None:
-        """Begin; all ranks of the group must come."""
+        """Start the all-reduce; collective."""
         self._request = self.comm.Iallreduce(MPI.IN_PLACE, self.array)
 
     def wait(self) -> None:
-        """End: the array holds the mean."""
+        """Block until the array holds the mean."""
         self._request.Wait()
         self.array *= self.array.dtype.type(1 / self.comm.Get_size())
 
     def after_interruption(self) -> AveragedBuffer:
-        """One to go on with when an exchange was broken off: MPI may still write into the old array."""
+        """Return a buffer with the same values for use after an interrupted all-reduce: MPI may still write to the old array."""
         return AveragedBuffer(self.comm, self.array.copy())
 
 
 class SharedAveragedBuffer(AveragedBuffer):
-    """The same in shared memory.
+    """An averaged array in shared memory.
 
     Parameters
     ----------
+    comm : Communicator
     arrays : list of numpy.ndarray
-        All ranks'.
+        The array of each rank, in the group's order.
     """
 
     def __init__(self, comm, arrays: list[np.ndarray]):
@@ -70,7 +71,9 @@ class SharedAveragedBuffer(AveragedBuffer):
         transport, traffic = self.comm.transport, counters(self.comm.ranks)[SHARED_ALLREDUCE]
         call = Call(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN_DETAIL + SUM)
         with deferred_interrupts:
-            self._arrived = transport.start(call, POST_FUNCTIONS[BARRIER])  # once it ends, all see what the others have written
+            self._arrived = transport.start(
+                call, POST_FUNCTIONS[BARRIER]
+            )  # a barrier: afterwards, every rank sees what the others have written
             progress_state.in_flight[self._arrived] = None
         traffic[0] += 1
         traffic[1] += self.array.nbytes
@@ -97,16 +100,21 @@ class SharedAveragedBuffer(AveragedBuffer):
 
 
 def averaged_buffer(comm, like, count: int, shared: bool = True) -> AveragedBuffer:
-    """An array of `count` zeros whose mean can be taken; all ranks of `comm` make this call.
+    """Allocate an array of `count` zeros whose mean over the ranks can be computed; collective.
 
     Parameters
     ----------
     comm : Communicator
     like : numpy.ndarray or cupy.ndarray
-        Its dtype and kind are taken.
+        Gives the dtype, and whether the array is NumPy's or CuPy's.
     count : int
+        Elements.
     shared : bool
-        Whether it may lie in shared memory.
+        Whether the array may be in shared memory.
+
+    Returns
+    -------
+    AveragedBuffer
     """
     if shared and type(like) is np.ndarray and comm.Get_size() > 1 and isolated.connection is None:
         arrays = _shared(comm, count, like.dtype)
@@ -116,7 +124,7 @@ def averaged_buffer(comm, like, count: int, shared: bool = True) -> AveragedBuff
 
 
 def _shared(comm, count: int, dtype: np.dtype) -> list[np.ndarray] | None:
-    """An array of each rank, in memory that all see; None where there is no room for it."""
+    """Map an array per rank in shared memory; None if there is no room, or the ranks are on several machines."""
     n, nbytes = comm.Get_size(), -(-count * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
     mapped = shared_memory.allocate(comm, n * nbytes)
     return mapped and [np.frombuffer(mapped, dtype, count, r * nbytes) for r in range(n)]

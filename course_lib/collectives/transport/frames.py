@@ -1,6 +1,6 @@
-"""The connection of an isolated rank: whole frames on a socket to the broker in the notebook's own process.
+"""Frames on the socket between an isolated rank and the broker; the keys of their headers are listed in `cluster.isolated.broker`.
 
-A frame is two lengths, a header in JSON, and bytes.
+A frame is the length of the header (uint32) and that of the payload (uint64), little-endian; the header, a JSON object; and the payload.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import struct
 from typing import TypeAlias
 
 FRAME_LENGTHS = struct.Struct("<IQ")
-MAX_HEADER_BYTES = CHUNK_BYTES = 1 << 16  # bytes
-INITIAL_PAYLOAD_BYTES = 1 << 20  # bytes that are set aside at first for a payload that was announced
-Buffer: TypeAlias = bytes | bytearray | memoryview  # of bytes
+MAX_HEADER_BYTES = CHUNK_BYTES = 1 << 16
+INITIAL_PAYLOAD_BYTES = 1 << 20  # allocated at first for an announced payload, whatever its length
+Buffer: TypeAlias = bytes | bytearray | memoryview  # a memoryview with format "B"
 
 
 class FrameReader:
-    """Assemble what comes on a socket into frames; a large payload is received in place and never copied.
+    """Assembles frames from the bytes received on a socket; a large payload is received in place and never copied.
 
     Parameters
     ----------
@@ -33,9 +33,9 @@ class FrameReader:
         return len(self._buffer) + self._filled
 
     def receive(self) -> int:
-        """Receive once; return the number of bytes."""
+        """Call recv once; return the number of bytes, 0 at the end of the stream."""
         if self._payload is not None:
-            if self._filled == len(self._payload):  # announced bytes take memory as they come, and not before
+            if self._filled == len(self._payload):  # allocated as data arrives, not as announced
                 self._payload += bytes(min(self._length - self._filled, max(self._filled, INITIAL_PAYLOAD_BYTES)))
             with memoryview(self._payload) as view:
                 count = self._connection.recv_into(view[self._filled :])
@@ -46,11 +46,11 @@ class FrameReader:
         return len(data)
 
     def lengths(self) -> tuple[int, int] | None:
-        """The lengths of the next frame's header and payload, once they have come."""
+        """Return the lengths of the next frame's header and payload, or None if they are not here yet."""
         return FRAME_LENGTHS.unpack_from(self._buffer) if self._payload is None and len(self._buffer) >= FRAME_LENGTHS.size else None
 
     def next_frame(self) -> tuple[bytes, bytearray] | None:
-        """The next frame, header and payload, if it is whole."""
+        """Return the next frame, header and payload, or None if it is not complete yet."""
         if lengths := self.lengths():
             start = FRAME_LENGTHS.size + lengths[0]
             if len(self._buffer) < start:
@@ -66,7 +66,7 @@ class FrameReader:
 
 
 def encode_frame(header: dict, *payload: Buffer) -> list[memoryview]:
-    """A frame as it is sent: in one piece where it is small."""
+    """Encode a frame as a list of buffers to be sent; a small one as a single buffer."""
     text, parts = json.dumps(header).encode(), [memoryview(part) for part in payload if len(part)]
     length = sum(map(len, parts))
     parts.insert(0, memoryview(FRAME_LENGTHS.pack(len(text), length) + text))
@@ -74,7 +74,7 @@ def encode_frame(header: dict, *payload: Buffer) -> list[memoryview]:
 
 
 class FrameConnection:
-    """Sends and receives whole frames; an interrupt breaks off a wait, never a frame.
+    """Sends and receives whole frames; an interrupt ends a wait, but never splits a frame.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class FrameConnection:
         self._in_frame = self._interrupted = False
 
     def send(self, header: dict, *payload: Buffer) -> None:
-        """Send a frame; the payload may come in several parts."""
+        """Send a frame; the payload may be given in several parts."""
         frame = encode_frame(header, *payload)
         self._in_frame = True
         for piece in frame:
@@ -94,12 +94,12 @@ class FrameConnection:
         self._release()
 
     def receive(self) -> tuple[dict, bytearray]:
-        """Wait for a frame.
+        """Block until a frame is here, and return its header and payload.
 
         Raises
         ------
         EOFError
-            The other side is gone.
+            The broker has closed the connection.
         """
         while True:
             self._in_frame = True
@@ -115,7 +115,7 @@ class FrameConnection:
                 raise EOFError("the broker is gone")
 
     def poll(self) -> tuple[dict, bytearray] | None:
-        """A frame, if one has come; without waiting."""
+        """Return a frame if one is here, else None; never blocks."""
         self._in_frame = True
         try:
             frame = self._next_frame()
@@ -127,7 +127,7 @@ class FrameConnection:
         return frame
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt after the frame in flight; for the handler of SIGINT."""
+        """Raise KeyboardInterrupt, but only after the frame in flight; called by the SIGINT handler."""
         self._interrupted = True
         if not self._in_frame:
             self._release()

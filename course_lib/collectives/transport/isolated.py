@@ -1,4 +1,4 @@
-"""State of an isolated rank: its number, how many there are, and its connection to the broker."""
+"""State of an isolated rank: its rank, the number of ranks, and its connection to the broker (None on other ranks)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ rank, size = 0, 1
 
 
 def join(opened: socket.socket, this: int, of: int) -> FrameConnection:
-    """Make this process rank `this` of `of`."""
+    """Make this process isolated rank `this` of `of`; returns the connection to the broker over the given socket."""
     global connection, rank, size
     connection, rank, size = FrameConnection(opened), this, of
     return connection

@@ -1,4 +1,14 @@
-"""The transport of students' ranks: MPI, in its non-blocking forms only, so that every wait can be interrupted and has an end."""
+"""MPI transport, used on students' ranks: nonblocking MPI calls only, so that every wait can be interrupted and cannot hang.
+
+A blocking collective (`MpiTransport.run`) has three stages:
+
+1. Rendezvous: this rank announces its call, and waits until all ranks of the group have announced theirs (`_ArrivalWait`). A mismatch
+   raises here, before MPI is involved.
+2. Nonblocking collectives of the group that were started earlier are posted first (`_QueueWait`), as MPI requires the same order on all
+   ranks; after an interrupted cell, the group's MPI communicator is renewed.
+3. Transfer: MPI's nonblocking form is posted and polled (`_TransferWait`). Small arrays have travelled with the rendezvous already, and
+   need no transfer.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +47,8 @@ from course_lib.collectives.progress.rendezvous import INLINE_OPERATIONS, Allgat
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
 from course_lib.interrupts import defer_interrupts
 
-COMMUNICATOR_SECONDS = 60.0  # seconds to make a communicator of one of MPI's own, whose ranks nobody watches
-PostFunction = Callable[[MPI.Comm, Call], object]  # begins a transfer; returns its request
+COMMUNICATOR_SECONDS = 60.0  # timeout for wrapping an MPI communicator, where no status board watches the ranks' arrival
+PostFunction = Callable[[MPI.Comm, Call], object]  # posts a transfer and returns its request: an object with Test()
 
 POST_FUNCTIONS: dict[int, PostFunction] = {
     ALLREDUCE: lambda comm, call: comm.Iallreduce(call.send, call.recv, call.op),
@@ -57,21 +67,24 @@ POST_FUNCTIONS: dict[int, PostFunction] = {
 
 
 class MpiTransport:
-    """A group of ranks that MPI connects; see `Transport`.
+    """Transport over MPI for one group of ranks; implements `Transport`. Creating it is collective, and cannot be interrupted.
 
     Parameters
     ----------
     members : tuple of int
         World ranks, in the group's order.
     comm : MPI.Comm
-        A communicator of these that nobody else uses; making this object is collective, and cannot be interrupted.
+        A communicator of these ranks, used for nothing else.
     context : int
-        The group's number, which no other group of one of these ranks has.
+        The group's context id, see `progress.rendezvous`; unique among the groups of each of these ranks.
 
     Attributes
     ----------
     message_comm : MPI.Comm
-        Carries messages, and no collective but such as make another communicator.
+        Carries the group's messages; its only collectives are those that create communicators.
+    rendezvous : Rendezvous
+    queued : deque of NonblockingCollective
+        Nonblocking collectives that were started but not posted to MPI yet, oldest first.
     """
 
     check = staticmethod(buffers.checked_array)
@@ -88,7 +101,7 @@ class MpiTransport:
             self.rendezvous = AllgatherRendezvous(board, members, context, comm.Dup())
         self.queued: deque[NonblockingCollective] = deque()
         progress_state.reset_hooks.append(self._reset)
-        # Yielding after each look costs a little; do it at once only where ranks share cores.
+        # Polls before the first sched_yield, in a rendezvous and in a transfer: yielding costs a little, so do it at once only if ranks share cores.
         self._spins = (100, 400) if len(members) <= (os.cpu_count() or 1) else (0, 1)
         self._polls = tuple(range(spins + 1) for spins in self._spins)
 
@@ -96,11 +109,27 @@ class MpiTransport:
         return diagnostics.group_name(self.members, self._board.size)
 
     def run(self, call: Call, post: PostFunction | None = None, second_phase: bool = False) -> None:
-        """Carry out a collective; `post` begins its transfer where that is not MPI's, `second_phase` continues the one before."""
+        """Carry out a blocking collective.
+
+        Parameters
+        ----------
+        call : Call
+        post : PostFunction, optional
+            Posts the transfer if it is not MPI's (NCCL).
+        second_phase : bool
+            Whether this is the second phase of the latest collective, and takes no new number; see `progress.rendezvous`.
+
+        Raises
+        ------
+        MismatchError
+            The ranks make different calls.
+        DeadlockError
+            Some rank can no longer make the call.
+        """
         rendezvous = self.rendezvous
         inline = post is None and call.operation in INLINE_OPERATIONS and rendezvous.inlines(call)
         key = rendezvous.second_phase_key() if second_phase else rendezvous.next_key()
-        if self.queued:  # MPI wants the same order on all ranks
+        if self.queued:  # MPI requires the same order on all ranks
             engine.wait(_AnnouncementWait(self, key, call), self._spins[0])
         try:
             rendezvous.arrive(key, call, inline, True, self._renewals)
@@ -148,7 +177,7 @@ class MpiTransport:
             return found and found[1]
         sending = SendOperation(endpoint, *outgoing, call_name, request) if request else None
         if sending:
-            progress_state.in_flight[sending] = None  # whatever becomes of the receive, MPI still reads the array
+            progress_state.in_flight[sending] = None  # even if the receive fails, MPI still reads the array
         if not arrived:
             receiving = ReceiveOperation(endpoint, *incoming, call_name, found)
             engine.wait(receiving, polls.stop)
@@ -168,21 +197,24 @@ class MpiTransport:
         pass
 
     def _reset(self) -> None:
-        """Let go of what was started and has not begun: it was in a cell that failed."""
+        """Drop the collectives that were started but not posted, in a cell that failed."""
         for started in reversed(self.queued):
-            started.error = started.error or CollectiveError("this was begun in a cell that failed or was interrupted, and is lost.")
+            started.error = started.error or CollectiveError("this was started in a cell that failed or was interrupted, and is lost.")
             if started.announced:
                 self.rendezvous.cancel(started.key)
         self.queued.clear()
 
     def post_queued(self) -> None:
-        """Announce and begin what was started, in order, as far as can be: in a group, MPI wants the same order on all ranks."""
+        """Announce the queued collectives, and post those at the head of the queue that all ranks have announced.
+
+        MPI requires the same order of collectives on all ranks of a group, so a collective never overtakes an earlier one.
+        """
         rendezvous = self.rendezvous
         for started in self.queued:
             if not started.announced:
                 if not rendezvous.has_room(started.key):
                     break
-                started.announced = True  # before it is so: an interrupt may come between the two
+                started.announced = True  # set first: an interrupt between the two lines must not announce it twice
                 rendezvous.arrive(started.key, started.call, False, False, self._renewals)
         while self.queued:
             first = self.queued[0]
@@ -199,11 +231,10 @@ class MpiTransport:
             rendezvous.leave(first.key)
 
     def renew_communicator(self, key: int) -> bool:
-        """Renew the communicator where it is of an earlier epoch; return whether that is done.
+        """Duplicate the group's MPI communicator if it is of an earlier epoch; return whether the current one is usable.
 
-        All ranks have come to the collective with this key.
-
-        A rank that was interrupted may have begun fewer duplications than the others, and MPI matches them in their order.
+        Call it again until it returns True. All ranks must have announced the collective with this key, and with it their number of
+        renewals: an interrupted rank may have started fewer duplications than the others, and MPI matches them by their order.
         """
         if self._epoch != progress_state.epoch:
             if self._renewal_epoch != progress_state.epoch:
@@ -221,7 +252,7 @@ class MpiTransport:
         n = len(self.members)
         wishes = np.empty((n, 2), np.int64)
         self.run(Call(SPLIT, send=np.array([color, key], np.int64), recv=wishes))
-        with defer_interrupts():  # MPI makes a communicator in a call that nothing can end; who was interrupted before this does not come
+        with defer_interrupts():  # MPI creates a communicator in a blocking call; a rank interrupted before this never enters phase two
             if progress_state.interrupt_pending:
                 raise_interrupt()
             self.run(Call(SPLIT), POST_FUNCTIONS[BARRIER], second_phase=True)
@@ -232,7 +263,7 @@ class MpiTransport:
 
 
 class _GroupOperation(Operation):
-    """Base of the operations of a group."""
+    """Base class of a group's operations."""
 
     def __init__(self, transport: MpiTransport):
         super().__init__(transport.members)
@@ -246,7 +277,7 @@ class _GroupOperation(Operation):
 
 
 class _ArrivalWait(_GroupOperation):
-    """The wait for all ranks to come to a blocking collective."""
+    """Wait of a blocking collective until all ranks have entered it."""
 
     def __init__(self, transport: MpiTransport, key: int, call: Call):
         super().__init__(transport)
@@ -260,7 +291,7 @@ class _ArrivalWait(_GroupOperation):
 
 
 class _TransferWait(_GroupOperation):
-    """The wait for a transfer that has begun."""
+    """Wait for a transfer that has been posted; `keep`: an object whose buffers must stay alive."""
 
     def __init__(self, transport: MpiTransport, request: object, name: str, keep: object = None):
         super().__init__(transport)
@@ -280,7 +311,7 @@ class _TransferWait(_GroupOperation):
 
 
 class _AnnouncementWait(_GroupOperation):
-    """The wait until all that was started in the group before is announced, and there is room for one more."""
+    """Wait until the group's earlier nonblocking collectives are announced, and the rendezvous has room for one more."""
 
     def __init__(self, transport: MpiTransport, key: int, call: Call):
         super().__init__(transport)
@@ -296,7 +327,7 @@ class _AnnouncementWait(_GroupOperation):
 
 
 class _QueueWait(_GroupOperation):
-    """The wait until all that was started in the group before has begun: all ranks have come to it."""
+    """Wait until the group's earlier nonblocking collectives are posted; all ranks have entered them already."""
 
     def advance(self) -> bool:
         self._transport.post_queued()
@@ -310,7 +341,7 @@ class _QueueWait(_GroupOperation):
 
 
 class NonblockingCollective(_GroupOperation):
-    """A collective that does not block: its transfer begins once all ranks have come to the same call, and those before it have begun."""
+    """A nonblocking collective: its transfer is posted once all ranks have started the same call, and the earlier ones are posted."""
 
     collective = True
 
@@ -327,7 +358,7 @@ class NonblockingCollective(_GroupOperation):
         return self.error is not None or (self.request is not None and self.request.Test())
 
     def is_matched(self) -> bool:
-        """Return whether all ranks have come: its transfer goes on, or waits for a new communicator, which all make."""
+        """Return whether all ranks have started the collective that is posted next: what is left needs no further call of theirs."""
         if self.request is not None or self.error is not None:
             return True
         first = self._first()
@@ -337,61 +368,61 @@ class NonblockingCollective(_GroupOperation):
         return WaitCondition(self.call.operation, self.members, detail=self._first().key)
 
     def _first(self) -> NonblockingCollective:
-        """Return the first operation that must begin, at last this one."""
+        """Return the operation that must be posted next; this one, if the queue is empty."""
         return self._transport.queued[0] if self._transport.queued else self
 
     def describe(self) -> str:
         first, behind = self._first(), ""
         if first is not self and (missing := self._transport.rendezvous.missing(first.key)):
-            behind = f"; {wording.ranks(missing)} did not begin the {OPERATIONS[first.call.operation]} before it"
+            behind = f"; {wording.ranks(missing)} did not start the {OPERATIONS[first.call.operation]} before it"
         name = OPERATIONS[self.call.operation]
         return f"{name} #{diagnostics.call_number(self.key)} on {self._transport} ({diagnostics.call_site()}{behind})"
 
 
 @cache
 def base_comm() -> MPI.Comm:
-    """A duplicate of the world that nobody else uses; the first call is collective."""
+    """Return the course's own duplicate of the world, from which all other communicators are created; the first call is collective."""
     shared_memory.unlink_mapped_files()
     return MPI.COMM_WORLD.Dup()
 
 
 @cache
 def world() -> MpiTransport:
-    """All ranks; the first call is collective."""
+    """Return the transport of all ranks; the first call is collective."""
     open_board()
     return _transport(tuple(range(base_comm().Get_size())))
 
 
 @cache
 def _transport(members: tuple[int, ...]) -> MpiTransport:
-    """The one transport of these world ranks in this order; all of them make the first call together."""
+    """Return the transport of these world ranks in this order, of which there is one; the first call is collective over them."""
     comm = base_comm().Create_group(base_comm().Get_group().Incl(members))
     return MpiTransport(members, comm, _agree_on_context(comm))
 
 
-_contexts = [0]  # the number for this rank's next group
+_contexts = [0]  # the smallest context id that no group of this rank has
 
 
 def _agree_on_context(comm: MPI.Comm) -> int:
-    """A number for a new group that no other group of one of its ranks has; collective, as in MPI."""
+    """Agree on a context id for a new group, which no other group of any of its ranks has: the maximum of their next ids. Collective."""
     mine, agreed = np.array(_contexts, np.int64), np.empty(1, np.int64)
     comm.Allreduce(mine, agreed, MPI.MAX)
     _contexts[0] = int(agreed[0]) + 1
     if agreed[0] >= MAX_CONTEXTS:
         raise CollectiveError(
-            f"there are {MAX_CONTEXTS} groups of different ranks, and there can be no more. Does a loop make new ones? "
-            "ranks.restart(rerun=True) begins anew."
+            f"there are {MAX_CONTEXTS} groups of different ranks, and there can be no more. Does a loop create new ones? "
+            "ranks.restart(rerun=True) starts over."
         )
     return int(agreed[0])
 
 
 def of_communicator(comm: MPI.Comm) -> MpiTransport:
-    """A transport for the ranks of a communicator of MPI's own; all of these make this call.
+    """Return a transport for the ranks of an MPI communicator; collective over them.
 
     Raises
     ------
     DeadlockError
-        Not all of them make it within a minute.
+        Not all of them make this call within a minute.
     """
     inside = comm.Get_group()
     members = tuple(inside.Translate_ranks(None, MPI.COMM_WORLD.Get_group()))

@@ -1,7 +1,7 @@
-"""The transport of arrays on GPUs: NCCL, for CuPy arrays, one GPU a rank; `collectives.init` with "nccl" brings it up.
+"""NCCL transport, for CuPy arrays with one GPU per rank; ``collectives.init("nccl")`` creates it.
 
-MPI stays beside it: by MPI the ranks learn NCCL's unique id, and before each transfer they see that all make the same call, so that none
-hangs. Messages to one rank go through the host's memory.
+It relies on an `MpiTransport` of the same ranks: MPI distributes NCCL's unique id, and the rendezvous before each transfer verifies that
+all ranks make the same call, so that NCCL never hangs. Point-to-point messages are staged through host memory.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "fl
 _OPS = {"SUM": MPI.SUM, "PROD": MPI.PROD, "MAX": MPI.MAX, "MIN": MPI.MIN}
 _ID_BYTES = 128
 NO_CUPY, NO_NCCL = -1, -2
-FALLBACK_HINT = "Without GPUs, init() gives a communicator over MPI."
+FALLBACK_HINT = "Without GPUs, init() returns a communicator over MPI."
 
 
 def gpu_transport(everybody: MpiTransport) -> NcclTransport:
-    """A transport for the same ranks, each with a GPU of its own; collective.
+    """Create a transport for the same ranks, and select a GPU for each; collective.
 
     Raises
     ------
     RuntimeError
-        There is no CuPy, no NCCL, or a machine has fewer GPUs than ranks; the message says which, and all ranks raise it.
+        CuPy or NCCL is missing, or a machine has fewer GPUs than ranks; all ranks raise the same message.
     """
     mine = np.array([zlib.crc32(host.name().encode()), _gpus()], np.int64)
     everyone = np.empty((len(everybody.members), 2), np.int64)
@@ -75,11 +75,11 @@ def _cupy():
 
 
 def _nccl():
-    return importlib.import_module("cupy.cuda.nccl")  # a module of its own, which `import cupy` does not load
+    return importlib.import_module("cupy.cuda.nccl")  # `import cupy` does not load this module
 
 
 def _gpus() -> int:
-    """Count the GPUs of this rank's machine; a negative number says what is missing."""
+    """Count the GPUs of this rank's machine; NO_CUPY or NO_NCCL if that is missing."""
     try:
         cupy = _cupy()
     except ImportError:
@@ -93,12 +93,14 @@ def _gpus() -> int:
 
 
 class NcclTransport:
-    """A group of ranks with a GPU each; see `Transport`. Arrays travel on a stream beside the one that computes.
+    """Transport over NCCL for one group of ranks with a GPU each; implements `Transport`. Creating it is collective.
+
+    Transfers run on a CUDA stream of their own, concurrently with computation.
 
     Parameters
     ----------
     host : MpiTransport
-        The same ranks; making this object is collective.
+        The transport of the same ranks for arrays in host memory.
     """
 
     def __init__(self, host: MpiTransport):
@@ -106,7 +108,7 @@ class NcclTransport:
         self.host, self.members, self.rank = host, host.members, host.rank
         if self.rank == 0:
             name[:] = np.frombuffer(_nccl().get_unique_id(), np.uint8)
-        host.message_comm.Bcast(name, root=0)  # all are here: they have just made the group
+        host.message_comm.Bcast(name, root=0)  # a blocking call is safe here: all ranks have just created the group
         self._cupy, self._nccl = cupy, _nccl().NcclCommunicator(len(self.members), name.tobytes(), self.rank)
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._post = {
@@ -125,12 +127,12 @@ class NcclTransport:
         return str(self.host)
 
     def check(self, value: object, what: str, where: str):
-        """The array, ready for NCCL; what is wrong with it otherwise."""
+        """Return the array if NCCL can send it, else raise TypeError or ValueError."""
         if not isinstance(value, _cupy().ndarray):
             hint = " cupy.asarray(array) moves it to the GPU." if isinstance(value, np.ndarray) else ""
             raise TypeError(f"{where}: {what} must be a CuPy array; got {buffers.kind(value)}.{hint}")
         if value.dtype.name not in _DTYPES:
-            raise TypeError(f"{where}: {what} has dtype {value.dtype}, which NCCL cannot move. It moves {', '.join(_DTYPES)}.")
+            raise TypeError(f"{where}: {what} has dtype {value.dtype}, which NCCL cannot send. It supports {', '.join(_DTYPES)}.")
         if not value.flags.c_contiguous:
             raise ValueError(f"{where}: {what} is not contiguous (shape {value.shape}). Pass cupy.ascontiguousarray({what}).")
         return value
@@ -143,7 +145,7 @@ class NcclTransport:
         return self.host.start(call, self._begin if begins else POST_FUNCTIONS[BARRIER])
 
     def _begin(self, _: MPI.Comm, call: Call) -> GpuTransfer:
-        """Make NCCL's calls as one group, on the stream beside, after what the computing stream was given before."""
+        """Post NCCL's calls as one group, on the transport's stream, after the work queued on the current stream."""
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
         _nccl().groupStart()
         try:
@@ -179,13 +181,13 @@ class NcclTransport:
 
     def split(self, color: int, key: int) -> NcclTransport | None:
         part = self.host.split(color, key)
-        with defer_interrupts():  # NCCL makes a communicator in a call that nothing can end
+        with defer_interrupts():  # NCCL creates a communicator in a blocking call
             return None if part is None else NcclTransport(part)
 
     def synchronize(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
 
-    # NCCL's calls for each collective, on a stream.
+    # The NCCL calls of each collective, on a CUDA stream.
 
     def _allreduce(self, call: Call, stream: int) -> None:
         recv = call.recv
@@ -195,7 +197,7 @@ class NcclTransport:
         self._nccl.allGather(call.contribution.data.ptr, call.recv.data.ptr, call.contribution.size, self._type(call.recv), stream)
 
     def _reduce_scatter(self, call: Call, stream: int) -> None:
-        """NCCL has it for equal parts; for others it is one reduction for each rank."""
+        """Post NCCL's reduce-scatter if the parts are equal, else one reduction per rank."""
         send, recv, kind, operation = call.send, call.recv, self._type(call.recv), self._op(call.op)
         if len(set(call.counts)) == 1:
             self._nccl.reduceScatter(send.data.ptr, recv.data.ptr, call.counts[0], kind, operation, stream)
@@ -210,14 +212,14 @@ class NcclTransport:
         self._nccl.bcast(call.recv.data.ptr, call.recv.size, self._type(call.recv), call.root, stream)
 
     def _scatter(self, call: Call, stream: int) -> None:
-        """The root sends a part to each rank, itself included."""
+        """Post the sends of the root, to every rank including itself, and this rank's receive."""
         send, recv = call.send, call.recv
         for r in range(len(self.members)) if send is not None else ():
             self._nccl.send(send.data.ptr + r * recv.nbytes, recv.size, self._type(recv), r, stream)
         self._nccl.recv(recv.data.ptr, recv.size, self._type(recv), call.root, stream)
 
     def _gather(self, call: Call, stream: int) -> None:
-        """The root receives a part of each rank, itself included."""
+        """Post this rank's send, and the receives of the root, from every rank including itself."""
         send, recv = call.send, call.recv
         self._nccl.send(send.data.ptr, send.size, self._type(send), call.root, stream)
         for r in range(len(self.members)) if recv is not None else ():
@@ -244,22 +246,22 @@ class NcclTransport:
         for name, known in _OPS.items():
             if op == known:
                 return getattr(_nccl(), f"NCCL_{name}")
-        raise ValueError(f"NCCL reduces by MPI.{', MPI.'.join(_OPS)}; got another operation.")
+        raise ValueError(f"NCCL supports the operations MPI.{', MPI.'.join(_OPS)}; got another one.")
 
 
 class GpuTransfer:
-    """A transfer on its way: done when the GPU has come to its event."""
+    """Request of a transfer on the GPU: complete once the GPU has reached its event."""
 
     def __init__(self, event):
         self._event = event
 
     def Test(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the transfer is complete."""
         return self._event.done
 
 
 class StagedReceive(Operation):
-    """A message that comes into the host's memory, and then goes to the GPU."""
+    """A receive into host memory, followed by a copy to the GPU."""
 
     def __init__(self, host: MpiTransport, array: object, sources: tuple[int, ...], tag: int, call_name: str):
         self._array, self._arrived = array, np.empty(array.shape, array.dtype)
@@ -289,5 +291,5 @@ class StagedReceive(Operation):
 
 
 def _for_mpi(array: np.ndarray) -> np.ndarray:
-    """The array; as integers of the same size where MPI has no such numbers."""
+    """Return the array as MPI can send it: float16, which MPI lacks, viewed as uint16."""
     return array.view(np.uint16) if array.dtype == np.float16 else array

@@ -1,7 +1,8 @@
-"""The transport of isolated ranks: no MPI to the other ranks, only a connection to the broker in the notebook's own process.
+"""Relay transport, used on isolated ranks: no MPI between the ranks, only a connection to the broker in the notebook's kernel.
 
-Grading isolates ranks, so that bytes are counted where an answer cannot reach. The coordinator behind the broker sees that all ranks make
-the same call, does what MPI would do, counts, and finds who waits in vain; see `cluster.isolated.coordinator`.
+Grading isolates ranks, so that their traffic is counted where student code cannot reach. The coordinator behind the broker compares the
+ranks' calls, computes the results, counts bytes, and detects deadlocks; see `cluster.isolated.coordinator`. The frames exchanged with the
+broker are specified in `cluster.isolated.broker`.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from course_lib.collectives.progress.matching import Envelope
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, isolated
 
-_calls = [0]  # how many this process has made: each has its number
+_calls = [0]  # the number of the latest call of this process
 _unanswered: set[int] = set()
-_answers: dict[int, tuple[dict, bytes]] = {}  # that nobody has looked at
+_answers: dict[int, tuple[dict, bytes]] = {}  # by call: answers not consumed yet
 
 
 def store_answer(frame: tuple[dict, bytes]) -> None:
-    """Keep an answer; one to a call that was broken off is nobody's."""
+    """Store an answer until its call consumes it; drop it if no call waits for it."""
     call = frame[0].get("answer")
     if call in _unanswered:
         _unanswered.remove(call)
@@ -47,17 +48,18 @@ def store_answer(frame: tuple[dict, bytes]) -> None:
 
 
 class RelayedOperation(Operation):
-    """A message or a non-blocking collective that the coordinator has not answered yet.
+    """A message or nonblocking collective in flight at the coordinator; complete once its answer is here.
 
     Parameters
     ----------
     members : tuple of int
+        World ranks.
     call : int
-        Its number.
+        The call's number, see the key "call" in `cluster.isolated.broker`.
     done : callable
-        Takes this, the answer and its bytes; returns an error or None.
+        Consumes the answer: is given this operation, the answer's header and its payload; returns an error or None.
     call_name : str
-        For a person.
+        The call, as error messages name it.
     """
 
     def __init__(
@@ -65,14 +67,14 @@ class RelayedOperation(Operation):
     ):
         super().__init__(members)
         self.call, self.call_name, self._done = call, call_name, done
-        self.unchanged: Callable[[], None] | None = None  # looks whether an array is as it was
+        self.unchanged: Callable[[], None] | None = None  # raises if the array being sent was modified
         self.asked = False
 
     def advance(self) -> bool:
         while self._done:
             if self.call in _answers:
                 (answer, data), done = _answers.pop(self.call), self._done
-                self._done = None  # with the arrays that it knows
+                self._done = None  # also releases the arrays that it refers to
                 self.error = _error(answer) or done(self, answer, data)
             elif frame := isolated.connection.poll():
                 store_answer(frame)
@@ -84,14 +86,14 @@ class RelayedOperation(Operation):
         return not self._done
 
     def wait_condition(self) -> WaitCondition:
-        return WaitCondition(0, self.members)  # the coordinator knows
+        return WaitCondition(0, self.members)  # not used: the coordinator detects deadlocks
 
     def describe(self) -> str:
         return f"{self.call_name} ({diagnostics.call_site()})"
 
 
 class RelayTransport:
-    """A group of isolated ranks; see `Transport`.
+    """Transport over the broker for one group of isolated ranks; implements `Transport`.
 
     Parameters
     ----------
@@ -135,8 +137,8 @@ class RelayTransport:
 
     def send(self, array: np.ndarray, dest: int, tag: int, call_name: str) -> RelayedOperation:
         sending = self._send(array, dest, tag, call_name)
-        # The coordinator has the array at once, and MPI may read it until `Wait`.
-        sending.unchanged = _unchanged(array, f"by {call_name} ({diagnostics.call_site()})")
+        # The coordinator has a copy already, but MPI may read the array until `Wait`: changing it before is an error that would go unnoticed.
+        sending.unchanged = _unchanged(array, f"passed to {call_name} ({diagnostics.call_site()})")
         return sending
 
     def _send(self, array: np.ndarray, dest: int, tag: int, call_name: str) -> RelayedOperation:
@@ -176,7 +178,7 @@ class RelayTransport:
     def test(self, operation: RelayedOperation) -> bool:
         progress()
         if not (operation.is_matched() or operation.asked or operation.call in _answers):
-            operation.asked = True  # of a large message that was sent, the coordinator does not say by itself that it has been received
+            operation.asked = True  # the coordinator reports the receipt of a large message only on request
             isolated.connection.send({"test": operation.call})
         ended = operation.advance()
         if ended and operation.unchanged:
@@ -196,7 +198,7 @@ class RelayTransport:
         pass
 
     def _request(self, signature: tuple[int, ...], array: np.ndarray | None, **more: object) -> int:
-        """Make a call; return its number."""
+        """Send a call to the broker; return its number."""
         _calls[0] += 1
         header = {"call": _calls[0], "members": self.members, "signature": signature, "place": diagnostics.call_site(), **more}
         _unanswered.add(_calls[0])
@@ -204,7 +206,7 @@ class RelayTransport:
         return _calls[0]
 
     def _payload(self, call: Call) -> np.ndarray | None:
-        """Return the array that this rank brings."""
+        """Return this rank's contribution to a collective, or None."""
         if call.operation == BARRIER or (call.operation in (BCAST, SCATTER) and self.rank != call.root):
             return None
         if call.operation in UNEVEN:
@@ -213,7 +215,7 @@ class RelayTransport:
         return call.recv if call.operation == BCAST else call.contribution
 
     def _store_result(self, call: Call, data: bytes) -> None:
-        """Put what has come where it belongs."""
+        """Store a collective's result, as sent by the coordinator, in the receive buffer."""
         operation, recv = BLOCKING_FORM.get(call.operation, call.operation), call.recv
         if operation == BARRIER or recv is None or (operation == BCAST and self.rank == call.root):
             return
@@ -223,14 +225,14 @@ class RelayTransport:
                 out[start : start + count] = found[begin : begin + count]
                 begin += count
             return
-        if operation in REDUCING and call.detail % 16 == USER_DEFINED:  # the coordinator sends what all ranks gave
+        if operation in REDUCING and call.detail % 16 == USER_DEFINED:  # the coordinator sends all contributions
             data = self._reduced(call, data)
         _put(recv, data)
 
     def _reduced(self, call: Call, data: bytes) -> bytes:
         parts = np.frombuffer(data, call.recv.dtype).reshape(len(self.members), -1).copy()
         for part in parts[1:]:
-            call.op.Reduce_local(parts[0], part)  # MPI's order: in, and what is both in and out
+            call.op.Reduce_local(parts[0], part)  # arguments in, inout
             parts[0] = part
         start = sum(call.counts[: self.rank]) if BLOCKING_FORM.get(call.operation, call.operation) == REDUCE_SCATTER else 0
         return parts[0][start : start + call.recv.size].tobytes()
@@ -249,7 +251,7 @@ def _error(answer: dict) -> Exception | None:
 
 
 def _unchanged(array: np.ndarray, how: str) -> Callable[[], None]:
-    """A function that raises MismatchError when the array has changed."""
+    """Return a function that raises MismatchError if the array has been modified since; `how` completes "the array ..."."""
 
     def checksum() -> int:
         return zlib.crc32(memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B"))
@@ -258,22 +260,22 @@ def _unchanged(array: np.ndarray, how: str) -> Callable[[], None]:
 
     def look() -> None:
         if checksum() != before:
-            raise errors.MismatchError(f"the array that this rank began to send {how} was changed before its Wait.")
+            raise errors.MismatchError(f"the array {how} was changed before its Wait.")
 
     return look
 
 
 def world() -> RelayTransport:
-    """All ranks."""
+    """Return the transport of all ranks."""
     return _transport(tuple(range(isolated.size)))
 
 
 @cache
 def _transport(members: tuple[int, ...]) -> RelayTransport:
-    """The one transport of these world ranks in this order."""
+    """Return the transport of these world ranks in this order, of which there is one."""
     return RelayTransport(members)
 
 
 def of_communicator(comm: MPI.Comm) -> RelayTransport:
-    """A transport for a communicator of MPI's own: to MPI, this rank is alone."""
+    """Return the transport for an MPI communicator: to MPI, this rank is a world of its own."""
     return _transport((isolated.rank,))

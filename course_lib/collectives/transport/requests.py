@@ -1,4 +1,4 @@
-"""Requests: handles of messages and collectives that have been started."""
+"""`Request`: the handle that nonblocking calls return."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from course_lib.collectives.transport import Transport
 
 
 class Request:
-    """The handle of something that has been started.
+    """Handle of a nonblocking message or collective.
 
     Parameters
     ----------
     transport : Transport
     operation : Operation or None
-        None where there is nothing to do.
+        None if there is nothing to do, as for MPI.PROC_NULL.
     """
 
     def __init__(self, transport: Transport, operation: Operation | None):
@@ -24,7 +24,7 @@ class Request:
         if name.startswith("_"):
             raise AttributeError(name)
         if name in ("wait", "test", "waitall"):
-            raise AttributeError(f"a Request has {name.capitalize()}, with a capital letter, as the call that it comes from.")
+            raise AttributeError(f"a Request has {name.capitalize()}, with a capital letter, like the call that returned it.")
         raise AttributeError(f"a Request has Wait(), Test() and Waitall(requests), and no {name}.")
 
     def _close(self) -> Operation:
@@ -33,12 +33,12 @@ class Request:
         return operation
 
     def Test(self) -> bool:
-        """Return whether it has ended; also lets it go on.
+        """Return whether the operation is complete, and advance it.
 
         Raises
         ------
         CollectiveError
-            It has ended without success.
+            The operation has failed.
         """
         with deferred_interrupts:
             if self._operation is not None and self._transport.test(self._operation):
@@ -49,12 +49,12 @@ class Request:
         return self._operation is None
 
     def Wait(self) -> None:
-        """Wait until it has ended.
+        """Block until the operation is complete.
 
         Raises
         ------
         CollectiveError
-            It cannot end, or the ranks do not make the same call.
+            MismatchError if the ranks make different calls, DeadlockError if the operation can no longer complete.
         """
         if self._operation is not None:
             with deferred_interrupts:
@@ -62,6 +62,6 @@ class Request:
 
     @staticmethod
     def Waitall(requests: list[Request]) -> None:
-        """Wait until all of them have ended."""
+        """Block until all of the requests are complete."""
         for request in requests:
             request.Wait()
