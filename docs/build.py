@@ -251,15 +251,23 @@ def modules() -> list[str]:
     text = "\n".join("".join(cell["source"]) for path in sorted(NOTEBOOKS.glob("*/*.ipynb")) for cell in nbformat.read(path, 4).cells)
     found = set()
     for module, names in re.findall(r"^\s*from (course_lib[\w.]*) import ([\w, ]+)", text, re.MULTILINE):
-        inside = {f"{module}.{name.split()[0]}" for name in names.split(",")}
-        submodules = {name for name in inside if _is_module(name)}
-        found |= submodules | ({module} if inside - submodules else set())
+        names = [name.split()[0] for name in names.split(",")]
+        submodules = {name for name in names if _path(f"{module}.{name}")}
+        found |= {f"{module}.{name}" for name in submodules} | ({module} if submodules != set(names) else set())
+        found |= {where for name in names if (where := _lazily_from(module, name))}
     return sorted(found)
 
 
-def _is_module(name: str) -> bool:
+def _lazily_from(module: str, name: str) -> str:
+    """The module from which a package imports a name only when it is asked for; "" for other names."""
+    found = re.search(rf"^    from (course_lib[\w.]*) import .*\b{name}\b", _path(module).read_text(), re.MULTILINE)
+    return found[1] if found and "TYPE_CHECKING" in _path(module).read_text() else ""
+
+
+def _path(name: str) -> Path | None:
+    """The file of a module; None where there is none of this name."""
     path = ROOT.joinpath(*name.split("."))
-    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
 
 
 def table() -> str:
