@@ -231,7 +231,7 @@ FAULTS = {
         "comm.Allreduce(np.ones(2, np.float32), np.empty(2))",
         ["TypeError", "sendbuf is float32, recvbuf is float64", "dtype=float32"],
     ),
-    "objects": ("comm.Allreduce(np.array([{}, {}]), np.empty(2))", ["TypeError", "dtype object", "numbers"]),
+    "objects": ("comm.Allreduce(np.array([{}, {}]), np.empty(2))", ["TypeError", "dtype object", "numeric dtype"]),
     "the same buffer twice": ("x = np.ones(2)\ncomm.Allreduce(x, x)", ["ValueError", "the same array", "fresh array"]),
     "buffers that overlap": ("x = np.ones(4)\ncomm.Allreduce(x[:3], x[1:])", ["ValueError", "sendbuf and recvbuf overlap", "fresh array"]),
     "a part of the whole": ("x = np.ones(8)\ncomm.Allgather(x[:1], x)", ["ValueError", "sendbuf and recvbuf overlap", "fresh array"]),

@@ -340,7 +340,7 @@ class Coordinator:
         for view in found:
             rank = self._ranks[view.rank]
             if refused := self._mailbox.refused(view.rank, rank.waits):
-                rank.text = f"{rank.text.removesuffix(')')}; rank {refused.source} has sent it {refused}, which this does not take)"
+                rank.text = f"{rank.text.removesuffix(')')}; rank {refused.source} has sent {refused}, which does not match)"
         message, answers = diagnostics.deadlock(self.snapshot()), []
         for view in found:
             rank = self._ranks[view.rank]
