@@ -26,7 +26,7 @@ def student_filter(machine: int | None = None) -> Filter:
         libseccomp, which compiles it, is missing.
     """
     if problem := seccomp.problem():
-        raise RuntimeError(f"isolating the students' servers needs a filter of system calls: {problem}.")
+        raise RuntimeError(f"isolating the students' servers needs a system call filter: {problem}.")
     rules, refused = Filter(ALLOW, machine), errno_action(errno.EPERM)
     rules.add(refused, DENIED.split())
     rules.add(errno_action(errno.ENOSYS), ["clone3"])  # its flags cannot be inspected; the C library then falls back to clone

@@ -119,7 +119,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.data.ndim < 2 or x.shape[-1] != self.weight.shape[0]:
-            raise ValueError(f"Linear: the input must be (batch, {self.weight.shape[0]}); got {x.shape}.")
+            raise ValueError(f"Linear: the input must have shape (batch, {self.weight.shape[0]}); got {x.shape}.")
         return operations.linear(x, self.weight, self.bias)
 
 

@@ -88,7 +88,7 @@ def _png(content: bytes) -> tuple[int, int]:
     for _ in range(MAX_IMAGE_SEGMENTS):
         length, kind = struct.unpack_from(">I4s", content, place)
         if kind == b"acTL":
-            raise ImageRejected("the picture is animated: expected one that stands still")
+            raise ImageRejected("the picture is animated: expected a still one")
         if kind == b"IEND":
             return width, height
         if kind == b"IHDR":

@@ -129,7 +129,7 @@ def settle(connection: ClusterConnection) -> None:
         if all(f.done() and connection.client.answer(f) is not None for f in futures.values()):
             return
     connection.end()
-    raise RanksGone(f"the ranks did not answer after an interrupt and were ended. {connection.restart_advice}")
+    raise RanksGone(f"the ranks did not answer after an interrupt, and were stopped. {connection.restart_advice}")
 
 
 def error(name: str, message: str, lines: list[str] | None = None) -> dict:

@@ -97,7 +97,7 @@ class Communicator:
             arguments = {"bcast": "buf, root=0", "send": "buf, dest", "recv": "buf, source"}.get(name.removeprefix("i"), "sendbuf, recvbuf")
             raise AttributeError(
                 f"Communicator has no {name}: in mpi4py it sends pickled Python objects. "
-                f"Arrays go by {LOWER[name]}, with a capital letter: comm.{LOWER[name]}({arguments})."
+                f"For arrays, use {LOWER[name]}, with a capital letter: comm.{LOWER[name]}({arguments})."
             )
         raise AttributeError(f"Communicator has no {name}. It has {', '.join(OPERATIONS[1:])}, Get_rank and Get_size.")
 

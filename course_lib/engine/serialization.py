@@ -110,7 +110,7 @@ def _decode(data: object, rest: TrailingBytes) -> object:
             raise ValueError(f"shape {str(shape)[:80]} does not come from a rank")
         plain = rest.take(data["array"]) if type(data["array"]) is int else base64.b64decode(data["array"])
         if len(plain) != dtype.itemsize * math.prod(shape):
-            raise ValueError(f"{len(plain):,} bytes for an array of {dtype} of shape {str(shape)[:80]} do not come from a rank")
+            raise ValueError(f"{len(plain):,} bytes for an array of {dtype} of shape {str(shape)[:80]} cannot come from a rank")
         array = np.frombuffer(plain, dtype).reshape(shape).copy()
         return array if data.get("layout") == "C" else _scattered(array)
     if "tuple" in data:
@@ -129,7 +129,7 @@ def _key(data: object, rest: TrailingBytes) -> object:
     """A key of a dict; not a tuple of many members, or of tuples, as two of these take long to compare."""
     key = _decode(data, rest)
     if type(key) is tuple and (len(key) > MAX_KEY_TUPLE or any(type(part) is tuple for part in key)):
-        raise ValueError(f"a key of {len(key)} members does not come from a rank")
+        raise ValueError(f"a key of {len(key)} members, or with tuples inside, cannot come from a rank")
     return key
 
 

@@ -87,8 +87,8 @@ plots.exchange(
 # %% [markdown] tags=["slide-50"]
 # ## All-gather
 #
-# `comm.Allgather(before, after)` puts the arrays of all ranks one after the other, in rank order. Nothing is added up, so `after` needs
-# room for eight times as much. Each rank contributes two numbers, $[\,10r,\; 10r + 1\,]$. Which sixteen numbers does rank 5 end up with?
+# `comm.Allgather(before, after)` joins the arrays of all ranks end to end, in rank order. Nothing is added up, so `after` needs room for
+# eight times as much. Each rank contributes two numbers, $[\,10r,\; 10r + 1\,]$. Which sixteen numbers does rank 5 end up with?
 
 # %% Predict the all-gather
 # %%px
@@ -158,7 +158,7 @@ group.Allreduce(before, after)
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
-    "Allreduce after Split: even ranks add up among themselves, and so do the odd ones",
+    "Allreduce after Split: even ranks add up their numbers, and so do the odd ones",
     (6, ranks.pull("prediction")[6]),
 )
 
@@ -166,7 +166,7 @@ plots.exchange(
 # ## When a rank does not show up
 #
 # A collective needs every rank of its group. The cell below leaves one out, which is the most common mistake in this field. With plain MPI,
-# the other seven processes would now wait until you kill them. Run it and read the message. The next cell works as usual.
+# the other seven processes would now wait until you kill them. Run the cell and read the message. The next cell works as usual.
 
 # %% Forget a rank tags=["given", "raises-exception"]
 # %%px
@@ -176,9 +176,9 @@ if rank != 4:
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# How much data does each of these send? The whole array has 8,000 numbers of 8 bytes, which is 64 kB. In the all-gather, each rank
-# contributes an eighth of it. If the $n$ ranks form a ring, each of them sends $2\frac{n-1}{n}$ times the array in an all-reduce, and half
-# of that in an all-gather or a reduce-scatter.
+# How much data does each of these operations send? The whole array has 8,000 numbers of 8 bytes, which is 64 kB. In the all-gather, each
+# rank contributes an eighth of it. If the $n$ ranks form a ring, each of them sends $2\frac{n-1}{n}$ times the size of the array in an
+# all-reduce, and half of that in an all-gather or a reduce-scatter.
 #
 # The next cell has no `%%px`, so it runs in the notebook. It uses `ranks.call(function, arguments)`, which sends a function from the
 # notebook to all ranks and calls it there. On the ranks, the function finds `comm`, `group` and everything else that your `%%px` cells have
@@ -219,8 +219,8 @@ plots.ring(ranks.call(ring.allreduce, arrays), ranks.call(ring.allreduce, dict(m
 #
 # 1. Eight ranks hold the same model, and each has its own gradient. Which of the four operations would you use to give all of them the mean
 #    gradient, and what would you divide by?
-# 2. In an all-reduce, *each rank* sends nearly twice the array, whether 8 or 800 ranks take part. Why does it not send more when there are
-#    more ranks?
+# 2. In an all-reduce, *each rank* sends nearly twice the size of the array, whether 8 or 800 ranks take part. Why does it not send more
+#    when there are more ranks?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 00 Warm-up: four collectives" tags=["notes"]
 # The first deadlock is on purpose: have the room predict what will happen before you run it. The grey lines are folded cells; Shift-Enter
-# runs them. There are three questions for the room along the way; the next key shows the answer.
+# runs them. There are three questions for the room along the way; one more key press shows the answer.
 
 # %% [markdown] after="Start the ranks" tags=["notes"]
 # These are eight operating system processes, not threads. Ask where a variable lives if you set it in a cell without `%%px`: only in the
@@ -39,12 +39,12 @@
 
 # %% [markdown] after="Draw the reduce-scatter" tags=["notes"]
 # Read the right half from top to bottom: 280, 288, 296 and so on. It is the one row that an all-reduce would leave on every rank, but here
-# each rank has just one number of it. Keep this in mind for the ring, where an all-reduce is done as a reduce-scatter and then an
+# each rank has just one number from it. Keep this in mind for the ring, where an all-reduce is done as a reduce-scatter and then an
 # all-gather.
 
 # %% [markdown] after="Run the sum in a group" tags=["notes"]
 # Ask for the sums of both groups: 0 + 2 + 4 + 6 = 12 for the even ranks, 16 for the odd ones. All eight ranks make the same call, and each
-# reaches only its own group. Mention that rank 6 has the number 3 in its new group.
+# reaches only its own group. Mention that rank 6 is rank 3 of its new group.
 
 # %% [markdown] after="Draw the sum in a group" tags=["notes"]
 # Two results instead of one, on four ranks each. Part 02 builds the rows and columns of a grid of ranks in just this way, and most of the

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 01 Splitting the data" tags=["notes"]
 # Draw the grid on the board first: each row is a copy of the model, and each column holds the same part of it. The grey lines are folded
-# cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the answer.
+# cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the answer.
 
 # %% [markdown] after="## The grid of ranks" tags=["notes"]
 # Before you show the picture, ask where rank 5 sits: second in the third row. Neighbouring ranks are usually on the same machine, and the

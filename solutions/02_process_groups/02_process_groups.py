@@ -24,11 +24,11 @@ mesh = Mesh(dp=2, mp=4)
 plots.groups(mesh, "mp_size=4, dp_size=2")
 
 # %% [markdown] tags=["slide"]
-# Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations, because the ranks of a row hold one model
-# together. Along its column (**dp group**) it exchanges gradients, because the ranks of a column hold the same part of the model. Its index
-# in the row is `mp_idx`, and its index in the column is `dp_idx`. In the picture, rank 6 has `mp_idx` 2 and `dp_idx` 1.
+# Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations (its layers' outputs), because the ranks of
+# a row hold one model together. Along its column (**dp group**) it exchanges gradients, because the ranks of a column hold the same part of
+# the model. Its index in the row is `mp_idx`, and in the column `dp_idx`. In the picture, rank 6 has `mp_idx` 2 and `dp_idx` 1.
 #
-# The ranks are numbered along the first row, then along the second, so neighbours are in the same mp group. This order is called
+# The ranks are numbered along the first row, then along the second, so neighbours in a row have consecutive numbers. This order is called
 # *model-parallel-major*.
 
 # %% Set up the ranks tags=["given", "skip"]
@@ -196,8 +196,8 @@ for size in (8, 6, 4, 1):
         for r, answer in enumerate(ranks.call(look, sizes)[:size]):
             mp_idx, dp_idx, *_ = check.tuple(answer, 6, name="get_info", rank=r)
             row, column = mesh.coordinates(r)
-            check.value(mp_idx, column, name="mp_idx", rank=r, cause="a grid that is not model-parallel-major: neighbours share a row")
-            check.value(dp_idx, row, name="dp_idx", rank=r, cause="a grid that is not model-parallel-major: neighbours share a row")
+            check.value(mp_idx, column, name="mp_idx", rank=r, cause="a grid that is not model-parallel-major: number the ranks row by row")
+            check.value(dp_idx, row, name="dp_idx", rank=r, cause="a grid that is not model-parallel-major: number the ranks row by row")
 ### END HIDDEN TESTS
 
 # %% Test: the groups tags=["test"] points=10

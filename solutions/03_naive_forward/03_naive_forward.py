@@ -61,8 +61,8 @@ plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidde
 # ## A worked example
 #
 # `Allgather` brings the parts together. But MPI knows nothing about rows and columns: it puts the *memory* of rank 0 first, then that of
-# rank 1, and so on. Here, each rank has two samples with two hidden units. Before you run the next cells: where in `received` is the second
-# sample?
+# rank 1, and so on. Here, each rank has two hidden units of the same two samples. Before you run the next cells: where in `received` is the
+# second sample?
 
 # %% Gather the parts
 # %%px
@@ -88,8 +88,8 @@ print(np.concatenate([received[0], received[1]], axis=1))
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the input of fc2
 #
-# The result must be **C-contiguous**, that is, stored row after row in memory, because MPI needs it that way in the next exchange. A copy
-# always is, and `np.ascontiguousarray` makes one only if it has to.
+# The result must be **C-contiguous**, that is, stored row after row in memory, because MPI needs it that way in the next exchange.
+# `x.copy()` always is, and `np.ascontiguousarray` copies only if it has to.
 
 
 # %% Exercise: naive_collect_forward_input tags=["exercise", "slide-50"]

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 04 Megatron model parallelism, forward" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="Draw the weight of fc2" tags=["notes"]
@@ -37,7 +37,7 @@
 # traffic.
 
 # %% [markdown] after="Exercise: megatron_collect_forward_output" tags=["notes"]
-# It is a sum, not a mean: dividing by the number of ranks belongs to data parallel gradients, in part 07. Putting the results side by side,
+# It is a sum, not a mean: dividing by the number of ranks belongs in data parallel training, in part 07. Putting the results side by side,
 # as in part 03, is the other habit to look out for.
 
 # %% [markdown] after="Check" tags=["notes"]
@@ -64,5 +64,5 @@
 # output of fc2 is whole on every rank in both styles.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: it is added mp_size times; add it once, after the all-reduce. 2: a softmax needs the maximum and the sum over all hidden units, so two
-# small all-reduces. Attention avoids this: its softmax stays within a head, and it is the heads that are split.
+# 1: it is added mp_size times; add it once, after the all-reduce. 2: a softmax needs the maximum and the sum over all hidden units, which
+# takes two small all-reduces. Attention avoids this: its softmax stays within a head, and it is the heads that are split.

@@ -64,7 +64,7 @@ plots.holdings(whole, held, "Each rank needs its own columns of the gradient of 
 # ## A worked example
 #
 # `Reduce_scatter` cuts the *memory* of the send buffer into one block per rank, adds up the blocks, and leaves rank r with block r. Here,
-# each rank has two samples with four columns. Before you run it: which numbers of the 2 by 4 arrays does rank 1 get?
+# each rank has two samples with four columns. Before you run the next cell: which numbers of the 2 by 4 arrays does rank 1 get?
 
 # %% Reduce and scatter
 # %%px
@@ -286,7 +286,7 @@ plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 rank
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The forward pass all-gathers what the backward pass reduce-scatters. Is that a coincidence? What is the backward of an all-reduce?
+# 1. The forward pass all-gathers, and the backward pass reduce-scatters. Is that a coincidence? What is the backward pass of an all-reduce?
 # 2. The gradient of the weight needs no exchange within the model parallel group. Why not?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.

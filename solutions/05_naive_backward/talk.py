@@ -1,11 +1,11 @@
 # %% [markdown] after="# 05 Naive model parallelism, backward" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="Draw the gradient of the output" tags=["slide"]
 # ## A question for the room
 #
-# The forward pass used an all-gather. Which exchange does its backward need?
+# The forward pass used an all-gather. Which exchange does its backward pass need?
 
 # %% [markdown] tags=["fragment"]
 # A reduce-scatter. Every rank's part was used by all ranks, so its gradient is a sum over all ranks; and a rank needs only its own part of
@@ -40,7 +40,7 @@
 # you are given, not `rank`: with two groups of two, rank 3 has index 1.
 
 # %% [markdown] after="Exercise: naive_collect_backward_output" tags=["notes"]
-# The columns are next to each other, not every mp_size-th one, and nothing is divided: the result is a part of the gradient, unchanged.
+# A rank's columns are adjacent, not every mp_size-th one, and nothing is divided: the result is a part of the gradient, unchanged.
 # Without `np.ascontiguousarray` the values are right, but the view keeps the whole gradient in memory.
 
 # %% [markdown] after="Exercise: naive_collect_backward_x" tags=["notes"]
@@ -68,8 +68,8 @@
 # same factor, with an all-gather instead of the reduce-scatter.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# What has to fit into memory is the moment before the exchange: the partial sum of 61 kB, plus its copy in blocks. Ask whether a partial
-# sum over all hidden units could be avoided: part 06 does that.
+# Memory is tightest just before the exchange: it holds the partial sum of 61 kB, plus its copy in blocks. Ask whether a partial sum over
+# all hidden units could be avoided: part 06 does that.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # 1: it is no coincidence: what the forward pass copies to all ranks, the backward pass sums over them. An all-reduce needs nothing in the

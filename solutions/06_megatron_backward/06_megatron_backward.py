@@ -8,7 +8,7 @@
 # # 06 Megatron model parallelism, backward
 #
 # **You will build** the backward pass through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. It is
-# short. The point is to understand why.
+# short. The point is to understand why so little is needed.
 #
 # *{points} points. About 20 minutes.*
 
@@ -53,12 +53,12 @@ plots.holdings(grad @ weight.T, parts, "G times the transposed rows of W, as eac
 #
 # $$ \nabla W_r = X_r^T \, G, \qquad \nabla X_r = G \, W_r^T $$
 #
-# The picture shows $G \, W_r^T$ for real matrices on your four ranks. Compare it with what fc1 needs on each rank.
+# The picture shows $G \, W_r^T$ for actual matrices on your four ranks. Compare it with what fc1 needs on each rank.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# Is the gradient of a partial output really $G$? We change one number of one rank's partial output a little and watch a loss that is
+# Is the gradient of a partial output really $G$? We slightly change one number in one rank's partial output and watch a loss that is
 # computed from the sum. Try other ranks and other places.
 
 # %% Move one number tags=["slide"]
@@ -67,7 +67,7 @@ summand = np.full((2, 3), 1.0 + rank)
 
 
 def loss_when(who, place, change):
-    """The loss when one rank changes one number of its summand.
+    """The loss when one rank changes one number in its partial output.
 
     The loss is half the sum of the squares of the output.
     """
@@ -123,8 +123,8 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
     Parameters
     ----------
     grad_x : numpy.ndarray
-        Shape ``(batch_size, part_in_dim)``: the gradient times this rank's rows,
-        transposed. C-contiguous; do not modify it. You may return the array itself.
+        Shape ``(batch_size, part_in_dim)``: the gradient times the transpose of this
+        rank's rows. C-contiguous; do not modify it. You may return the array itself.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -198,7 +198,7 @@ for size in (4, 2):
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# Here are your two functions around the product, on real ranks: each rank ends up with the gradient of its own hidden units.
+# Here your two functions run before and after the product, on real ranks: each rank ends up with the gradient of its own hidden units.
 
 # %% Draw the gradient of the input tags=["given"]
 rows = np.split(weight, 4, axis=0)
@@ -242,7 +242,7 @@ for size in (1, 2, 4):
 # ## What it costs
 #
 # Here is everything that a model parallel step exchanges in fc2, forward and backward, for a batch of 60, 256 hidden units and 12 outputs.
-# The naive way makes the exchanges of parts 03 and 05, Megatron's way the one of part 04 and yours.
+# The naive way makes the exchanges of parts 03 and 05; Megatron's way makes the one of part 04, and whatever your two functions send.
 
 
 # %% Count the bytes tags=["given"]
@@ -285,8 +285,8 @@ plots.bars(sizes, "Largest gradient of the hidden layer on a rank, batch of 60, 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. fc1 is the first layer. If there were a layer before it, what would fc1's backward pass have to exchange? (Shoeybi et al., 2019,
-#    section 3, call it f; see part 04.)
+# 1. fc1 is the first layer. If there were a layer before it, what would fc1's backward pass have to exchange? (In Shoeybi et al., 2019,
+#    section 3, cited in part 04, this is the operator f.)
 # 2. A transformer block has two such pairs of layers. How many all-reduces does a step need per block?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 06 Megatron model parallelism, backward" tags=["notes"]
 # The point of this part is what is *not* sent. The grey lines are folded cells; Shift-Enter runs them. There are three questions for the
-# room along the way; the next key shows the answer.
+# room along the way; one more key press shows the answer.
 
 # %% [markdown] after="In part 04, each rank had some *rows* of fc2's weight, and an all-reduce computed the output $Y = \sum_r X_r W_r$. Its gradient $G$ is" tags=["notes"]
 # Go back to the picture on the first slide: 8 by 3 on each rank, complete, and for exactly the hidden units that the rank has from fc1.
@@ -9,7 +9,7 @@
 # %% [markdown] after="Draw what a rank computes" tags=["slide"]
 # ## A question for the room
 #
-# The forward pass ended with an all-reduce. Which exchange does its backward need?
+# The forward pass ended with an all-reduce. Which exchange does its backward pass need?
 
 # %% [markdown] tags=["fragment"]
 # None. Each term enters the output with a factor of one, so its gradient is the gradient of the output.
@@ -25,7 +25,7 @@
 # %% [markdown] after="Move one number" tags=["slide"]
 # ## A question for the room
 #
-# Rank 2 changes one number of its partial output by 0.1. By how much does the output change?
+# Rank 2 changes one number in its partial output by 0.1. By how much does the output change?
 
 # %% [markdown] tags=["fragment"]
 # By 0.1. That is the whole proof.
@@ -43,8 +43,8 @@
 # that is right: around a real product, the functions give the columns of the unsharded gradient.
 
 # %% [markdown] after="Draw the gradient of the input" tags=["notes"]
-# This is the picture from the first slide, now with both functions applied. Remember the last picture of part 05: the same columns on the
-# same ranks, there after a reduce-scatter, here after no exchange at all.
+# This is the picture from the first slide, now with both functions applied. Recall the picture of this gradient in part 05: the same
+# columns on the same ranks, there after a reduce-scatter, here after no exchange at all.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
 # 4.3 kB versus 94 kB. All of the upper bar is the all-reduce of part 04; the backward pass has added nothing. Of the lower bar, about half

@@ -128,7 +128,7 @@ def compare(check, grads, mesh):
                 means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known
             )
             needed += wire_bytes("Allreduce", mesh.dp, want.nbytes + 2 * mesh.dp * want.itemsize)  # some answers pad the array
-        check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="one all-reduce of each is enough")
+        check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="one all-reduce of each gradient is enough")
 
 
 # %% Check tags=["given"]

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 07 The gradient of the weights" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="The ranks of a **dp group** (a column of the grid) hold the same part of the model, and each works on its own samples. Each rank computes" tags=["notes"]

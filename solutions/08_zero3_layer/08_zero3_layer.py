@@ -48,7 +48,7 @@ plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data p
 # | backward | all-gather the weight again | |
 # | | reduce-scatter the gradients: sum over the ranks | this rank's shard of the sum |
 #
-# A shard is a slice of the *flat* array, not of rows or columns, so it works for every shape. If the size is not a multiple of the number
+# A shard is a slice of the *flat* array (all rows end to end), so this works for every shape. If the size is not a multiple of the number
 # of ranks, zeros are added at the end. Why a sum, when part 07 took the mean? In part 09, `backward` gets a gradient that has already been
 # divided by `dp_size`. `comm.Reduce_scatter` gives each rank an equal part of the sum; its third argument, a list of counts, is for parts
 # of different sizes.
@@ -57,7 +57,7 @@ plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data p
 # ## A worked example
 #
 # A view keeps the whole array alive. Here a rank takes its eighth of an 8 MB array, once as a view and once as a copy, and drops the rest.
-# `alive` counts the bytes of all arrays that the process can still reach. What do you expect for each?
+# `live_array_bytes` counts the bytes of all arrays that the process can still reach. What do you expect for each?
 
 # %% A view and a copy
 # %%px --targets 0
@@ -187,7 +187,7 @@ class ZeroDPStage3FCLayer:
 
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
-# Fill a gap, run the cell with the class again, and then run its check. The checks create a layer on each rank, take a few steps, and
+# Fill a gap, rerun the cell with the class, then run the check for that gap. The checks create a layer on each rank, take a few steps, and
 # compare with the same steps on the whole layer. They also look at memory: how many bytes does the layer keep alive between calls?
 
 
@@ -198,7 +198,7 @@ for count in (10, 12):
     for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4))[0]):
         got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
         check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padding in front, or wrong shard")
-        check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="rounding down, or len() for .size")
+        check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="rounding down, or len() instead of .size")
 check.passed()
 
 # %% Check forward tags=["given"]
@@ -226,7 +226,7 @@ for count, axes, dtype in ((c, a, d) for c in range(1, 9) for a in (1, 2, 3) for
         for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
             got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
             check.array(got, want, name=f"shard {i}", rank=r, cause="padding in front, or wrong shard", contiguous=True)
-            check.value(size, want.size, name="shard_size", rank=r, cause="rounding down, or len() for .size")
+            check.value(size, want.size, name="shard_size", rank=r, cause="rounding down, or len() instead of .size")
 ### END HIDDEN TESTS
 
 # %% Test: forward tags=["test"] points=4
@@ -257,7 +257,7 @@ for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 # One step through a layer of 784 inputs and 256 outputs on 8 ranks: plain data parallelism all-reduces the gradients. Your layer gathers
-# the weight twice and reduce-scatters the gradients, which is half of an all-reduce. For 50% more traffic, each rank holds only an eighth.
+# the weight twice and reduce-scatters the gradients; each exchange is half an all-reduce. For 50% more traffic, each rank holds an eighth.
 
 
 # %% Count the bytes tags=["given"]
@@ -286,7 +286,7 @@ plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Why gather the weight again in the backward pass instead of keeping it? What would a model of 12 such layers hold at most, either way?
+# 1. Why gather the weight again in the backward pass instead of keeping it? Either way, what would a rank hold at most for 12 such layers?
 # 2. While a layer computes, the next one's weight could already be on its way. What would that cost in memory?
 #
 # The last cells save your class to `zero_dp_stage3.py` and stop the ranks.

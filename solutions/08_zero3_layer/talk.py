@@ -1,10 +1,10 @@
 # %% [markdown] after="# 08 A fully sharded layer" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**" tags=["notes"]
 # Count in the picture on the first slide: 192 numbers, 24 on each rank, so a shard is a row and a half. No rank can compute anything with
-# that alone. Stress the sum in the backward pass: a layer that divides as in part 07 would divide twice in part 09.
+# that alone. Stress the sum in the backward pass: if the layer divided as in part 07, the gradient would be divided twice in part 09.
 
 # %% [markdown] after="In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**" tags=["slide"]
 # ## A question for the room
@@ -24,7 +24,7 @@
 # Why gather the weight a second time in the backward pass?
 
 # %% [markdown] tags=["fragment"]
-# Because it was dropped. If you kept it, every rank would hold all layers whole by the end of the forward pass.
+# Because it was dropped. If you kept it, every rank would hold every layer in full by the end of the forward pass.
 
 # %% [markdown] after="## Your turn" tags=["notes"]
 # Work through the padding on the board: 10 numbers on 4 ranks make shards of 3, and the last one has one number and two zeros. Rounding
@@ -39,8 +39,8 @@
 # bytes a rank keeps. Run the cell with the class again before the checks.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# Have the room count in all-gathers of the layer: two of them plus a reduce-scatter make three, an all-reduce makes two. Here that is 2.1
-# MB versus 1.4 MB. Neither depends on the batch, which is 4 here.
+# Have the room take one all-gather of the layer as the unit: two of them plus a reduce-scatter make three, an all-reduce makes two. Here
+# that is 2.1 MB versus 1.4 MB. Neither depends on the batch, which is 4 here.
 
 # %% [markdown] after="Count the bytes" tags=["slide-50"]
 # ## A question for the room
@@ -55,5 +55,5 @@
 # unsharded, it is as large as the parameters and gradients together. Part 09 shards it.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: if you keep the weights, all 12 are whole when the forward pass ends; if you drop them, it is one whole weight and 12 shards, which on
-# 8 ranks is 2.5 weights in total. 2: a second whole weight at the same time; in return, the exchange can hide behind the computation.
+# 1: if you keep the weights, all 12 are whole when the forward pass ends; if not, a rank holds one whole weight and 12 shards, on 8 ranks
+# 2.5 weights in total. 2: a second whole weight at the same time; in return, the exchange can hide behind the computation.

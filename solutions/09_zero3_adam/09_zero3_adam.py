@@ -132,7 +132,7 @@ class ZeroDPAdam:
 # ## Does it work?
 #
 # The check takes steps on some shards, with a new gradient for each step. It uses $\beta_1 = \beta_2 = \frac12$ and gradients $g$ and $-g$,
-# so that you can follow it on paper: the first step moves by lr, the second one back by a third of that.
+# so that you can follow it on paper: the first step moves the weight by lr, the second moves it back by a third of that.
 
 
 # %% Check tags=["given"]
@@ -262,7 +262,7 @@ plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of r
 
 # %% [markdown]
 # The bars show the memory that the layers report. The short line is the peak that Python's own `tracemalloc` saw; the difference is
-# temporary arrays. The next cell prints the most that a rank held, beside the paper's formula.
+# temporary arrays. The next cell prints the most that a rank held, next to what the paper's formula gives.
 
 # %% Compare with the formula tags=["given"]
 parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))

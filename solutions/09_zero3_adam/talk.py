@@ -1,5 +1,5 @@
 # %% [markdown] after="# 09 Adam on shards" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="The picture shows the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its" tags=["notes"]

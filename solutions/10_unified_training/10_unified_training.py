@@ -55,8 +55,8 @@ def finish():
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
-# Notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell lists the ones that are
-# still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
+# Notebooks 01 to 07 saved your functions next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell lists the ones
+# that are still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
 functions = students.load(".")
@@ -64,7 +64,7 @@ todo = students.missing(functions)
 for notebook, names in todo.items():
     print(f"Not there yet: {', '.join(names)}. Finish {notebook} and run its last cells.")
 for notebook, names in students.not_passed(functions).items():
-    print(f"Their check has not passed: {', '.join(names)}. See {notebook}.")
+    print(f"Checks not passed yet: {', '.join(names)}. See {notebook}.")
 if not todo:
     print("All eleven functions are there.")
 
@@ -173,7 +173,7 @@ plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of 
 
 # %% [markdown] tags=["slide"]
 # Data parallelism keeps all the parameters on every rank, and adds a buffer for the gradients that arrive. Tensor parallelism splits both.
-# Part 08 also shards them along the data parallel group.
+# Part 08 also shards the parameters and gradients across the data parallel group.
 #
 # You can run the same training from a shell, in the course folder (after `source .venv/bin/activate`):
 #

@@ -1,14 +1,14 @@
 # %% [markdown] after="# 10 Unified training" tags=["notes"]
-# Train one grid live; the others take about a minute. The grey lines are folded cells; Shift-Enter runs them. There are three questions for
-# the room along the way; the next key shows the answer.
+# Train on one grid live; the others take about a minute. The grey lines are folded cells; Shift-Enter runs them. There are three questions
+# for the room along the way; one more key press shows the answer.
 
 # %% [markdown] after="Look for the functions" tags=["notes"]
 # Ask which of the eleven functions send anything in a training step. Five do: the two from part 03, one each from parts 04 and 05, and
 # `collect_weight_grad`. `get_info` builds the groups in advance, and three of the four Megatron functions just return what they were given.
 
 # %% [markdown] after="Draw the grid" tags=["notes"]
-# Pick rank 5 and let the room say which ranks it talks to: rank 4 in forward, and ranks 1, 3 and 7 when backward is done. Students often
-# mix up rows and columns here, so name the group each time.
+# Pick rank 5 and let the room say which ranks it talks to: rank 4 in the forward pass, and ranks 1, 3 and 7 after the backward pass.
+# Students often mix up rows and columns here, so name the group each time.
 
 # %% [markdown] after="Train" tags=["notes"]
 # Before you run it, ask how many collectives a rank takes part in during one training step. Three: one all-reduce of the logits along mp,
@@ -60,5 +60,5 @@
 # halved. The small mark comes from tracemalloc, which also sees temporary arrays that nobody registered.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
-# Question 1: keep each mp group inside one machine, because its ranks communicate within the model; only gradients cross the cable.
-# Question 3: each rank is left with 32 of the 256 hidden units, so it spends its time waiting for the others instead of multiplying.
+# Question 1: keep each mp group inside one machine, because its ranks communicate in every layer; only gradients cross the cable. Question
+# 3: each rank is left with 32 of the 256 hidden units, so it spends its time waiting for the others instead of multiplying.

@@ -86,7 +86,7 @@ plots.exchange(start, ranks.pull("in_the_end"), "Scattered, multiplied by rank +
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: by row
 #
-# An array must be contiguous in memory to be sent. The rows of a matrix are.
+# An array must be contiguous in memory to be sent. A block of rows of a matrix already is.
 
 
 # %% Exercise: par_matmul_by_row tags=["exercise", "slide-50"]
@@ -235,9 +235,9 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Two products of 1024 x 1024 matrices: what does each rank send? Which method would you choose for a tall A and a small B, and which for a
-# short, wide A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter counts at the root, a gather at all
-# the other ranks.)
+# A product of two 1024 x 1024 matrices: what does each rank send with either method? Which method would you choose for a tall A and a small
+# B, and which for a short, wide A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter is counted as
+# sent by the root, a gather as sent by all the other ranks.)
 
 # %% Count the bytes tags=["given"]
 A, B = np.random.default_rng(0).standard_normal((2, 1024, 1024))

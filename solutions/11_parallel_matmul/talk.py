@@ -1,5 +1,5 @@
 # %% [markdown] after="# 11 A matrix product on four ranks" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="The pieces" tags=["notes"]
@@ -55,7 +55,7 @@
 # with the right shape and the wrong numbers. A reduce to rank 0 would do if nobody else needed C.
 
 # %% [markdown] after="## Does it work?" tags=["notes"]
-# The first case is square, 8 x 8 x 8, and cannot catch swapped sizes; the second one does. The check also counts bytes: if rank 0 computes
+# The first case is square, 8 x 8 x 8, and cannot catch swapped sizes; the second one can. The check also counts bytes: if rank 0 computes
 # everything alone, the product is right and the check still fails.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
@@ -65,7 +65,7 @@
 # %% [markdown] after="Count the bytes" tags=["slide-50"]
 # ## A question for the room
 #
-# In which of the two does rank 0 hold more than the others?
+# With which of the two methods does rank 0 hold more than the others?
 
 # %% [markdown] tags=["fragment"]
 # In both: it starts with the whole matrices. By row, it alone has the product, too. A root is a bottleneck, and that is why the later parts
@@ -76,5 +76,5 @@
 # cores, rank 0 alone may well win, and that is not a bug in the code.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
-# Question 1: work grows with $n^3$ and traffic with $n^2$, so there is always a size beyond which four ranks win. Question 2: by reduction
-# is the row-parallel layer, with its all-reduce; by row, transposed, is the column-parallel one.
+# Question 1: work grows with $n^3$ and traffic with $n^2$, so there is always a size beyond which four ranks win. Question 2: the split by
+# reduction corresponds to the row-parallel layer, with its all-reduce; the split by row, transposed, to the column-parallel one.

@@ -56,10 +56,10 @@ plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradie
 # modules, which it keeps as attributes or in a list that is an attribute. `parameters()` finds all the parameters in it.
 #
 # `Linear` also takes a `dtype`. `operations.tanh(x)` is the hyperbolic tangent. `cross_entropy(logits, labels)` is the mean loss of a
-# batch, as a Tensor; `t.data` is the array in a Tensor, and `t.item()` its single number. Inside `with no_grad():`, nothing is recorded for
-# backward. `SGD(parameters, lr)` has `zero_grad()`, which clears the gradients, and `step()`, which takes a step. The outputs of the last
-# layer, one number per class, are the *logits*. The *cross-entropy* is minus the logarithm of the probability that their softmax gives to
-# the right class. An *epoch* is one pass through the data.
+# batch, as a Tensor; `t.data` is the array in a Tensor, and `t.item()` the number in a Tensor that has only one. Inside `with no_grad():`,
+# nothing is recorded for backward. `SGD(parameters, lr)` has `zero_grad()`, which clears the gradients, and `step()`, which takes a step.
+# The outputs of the last layer, one number per class, are the *logits*. The *cross-entropy* is minus the logarithm of the probability that
+# their softmax gives to the right class. An *epoch* is one pass through the data.
 
 # %% [markdown] tags=["slide"]
 # ## Your turn: the network
@@ -145,7 +145,7 @@ def train(model, loader, epochs, lr):
     epochs : int
         Passes through the loader; there are at least two steps in total.
     lr : float
-        Learning rate of the first step; you can change ``lr`` of `SGD` between steps.
+        Learning rate of the first step; you can change an `SGD`'s ``lr`` between steps.
 
     Returns
     -------

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 12 A perceptron with a framework" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="A gradient" tags=["notes"]
@@ -13,7 +13,7 @@
 # %% [markdown] after="Draw the gradient" tags=["slide"]
 # ## A question for the room
 #
-# What does the backward of tanh have to remember from forward?
+# What does the backward pass of tanh have to remember from the forward pass?
 
 # %% [markdown] tags=["fragment"]
 # Its output y, for the derivative 1 - y². Not its input.
@@ -32,7 +32,7 @@
 
 # %% [markdown] after="Exercise: evaluate" tags=["notes"]
 # Ask why the loss is multiplied by `len(y)`: with 10 samples in batches of 4, 4 and 2, a mean of means counts a sample in the last batch
-# twice as much as the others. Without `no_grad`, forward keeps everything for a backward that never comes.
+# twice as much as the others. Without `no_grad`, the forward pass keeps everything for a backward pass that never comes.
 
 # %% [markdown] after="## Your turn: training" tags=["notes"]
 # Ask how many steps there are: epochs times `len(loader)`. The numbers start at 0, so the last step's number is one less than that, and
@@ -51,7 +51,7 @@
 # The gradients add up: each step uses the sum of all gradients so far.
 
 # %% [markdown] after="Check" tags=["notes"]
-# The check does the same computation by hand in NumPy and compares each gradient. It knows two wrong answers by name: a tanh after the last
+# The check does the same computation by hand in NumPy and compares each gradient. It recognizes two wrong answers: a tanh after the last
 # layer, and no tanh at all.
 
 # %% [markdown] after="Train the perceptron" tags=["notes"]
@@ -72,4 +72,4 @@
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
 # Question 1: three outputs of 64 x 256 float32 numbers, 192 KiB, next to 1.6 MB of weights and as much again for the gradients. Question 2:
-# the last weight's comes first. If you go on to part 14, leave this answer on the board.
+# the gradient of the last weight comes first. If you go on to part 14, leave this answer on the board.

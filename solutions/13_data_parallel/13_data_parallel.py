@@ -155,7 +155,7 @@ def check_batches(check, samples, batch, size, shuffle):
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
     batches, cause = (
         list(loader),
-        "leftover batches for some ranks only; a stop that is a count, not an index; blocks, not every n-th; a second pass over the loader",
+        "leftover batches for some ranks only; a count taken for an index; blocks, not every n-th; a second pass over the loader",
     )
     answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
     for r, got in enumerate(answer):

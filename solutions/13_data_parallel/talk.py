@@ -1,10 +1,10 @@
 # %% [markdown] after="# 13 Data parallel in three lines" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="One sample a rank" tags=["notes"]
-# Let everyone write down rank 2's four numbers before and after. Its sample has one pixel that is not zero, so alone it has 12 in the third
-# place; the means are 1, 2, 3, 4. The usual wrong answer is the sum: 4, 8, 12, 16.
+# Let everyone write down rank 2's four numbers before and after. Its sample has one input that is not zero, so without the wrapper it has
+# 12 in the third place; the means are 1, 2, 3, 4. The usual wrong answer is the sum: 4, 8, 12, 16.
 
 # %% [markdown] after="Draw the gradients" tags=["notes"]
 # Point at the diagonal on the left, then at the four equal rows on the right. The zeros count, too: three ranks contribute nothing to a
@@ -13,7 +13,7 @@
 # %% [markdown] after="Draw the gradients" tags=["slide"]
 # ## A question for the room
 #
-# Four ranks draw four different models, and then average their gradients in each step. Do the models become equal?
+# Four ranks start from four different random models, and then average their gradients in each step. Do the models become equal?
 
 # %% [markdown] tags=["fragment"]
 # No: all ranks take the same step, so their differences stay. That is why there is a broadcast at the start.
@@ -28,7 +28,7 @@
 # Each rank shuffles the data with its own seed. What goes wrong?
 
 # %% [markdown] tags=["fragment"]
-# Some samples come up twice in an epoch, and some never.
+# Some samples come up more than once in an epoch, and some never.
 
 # %% [markdown] after="## Your turn: are the models still equal?" tags=["notes"]
 # Ask why we do not compare the mean over all ranks with rank 0's values: plus 0.1 on one rank and minus 0.1 on another cancel out. And why
@@ -43,11 +43,11 @@
 # fails here. One that looks only at the first parameter passes here; the hidden tests catch it, because they put the difference elsewhere.
 
 # %% [markdown] after="## Train" tags=["notes"]
-# Point out that all four models are drawn with the same seed, so here even the run without the wrapper starts with equal models. Ask
+# Point out that all four models are initialized with the same seed, so here even the run without the wrapper starts with equal models. Ask
 # whether that is enough.
 
 # %% [markdown] after="Train with and without" tags=["notes"]
-# This is the loop from part 12 with `rank_batches` around the loader; only the model it gets is different. Ask for a guess of both
+# This is the loop from part 12 with `rank_batches` around the loader; between the two runs, only the model differs. Ask for a guess at both
 # accuracies: about 0.92 with the wrapper, which takes 32 samples per step, and 0.86 for rank 0's model without it.
 
 # %% [markdown] after="Draw how far apart" tags=["notes"]
@@ -63,8 +63,8 @@
 # Yes: the mean over the ranks is the mean over 64 samples.
 
 # %% [markdown] after="Beside PyTorch" tags=["notes"]
-# This needs PyTorch on the machine; otherwise the cell says how to get it. Each rank draws its own model here, and the wrapper's broadcast
-# makes them equal. Ask why the difference is not exactly zero: the sums are rounded in a different order.
+# This needs PyTorch on the machine; otherwise the cell says how to get it. Each rank initializes its own model here, and the wrapper's
+# broadcast makes them equal. Ask why the difference is not exactly zero: the sums are rounded in a different order.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
 # Question 1: 32, so a learning rate that suited batches of 8 may be too small. Question 2: with plain gradient descent it is the same, and

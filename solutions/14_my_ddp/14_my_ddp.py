@@ -34,7 +34,7 @@ from course_lib.plots import timings
 comm = everyone = Communicator()
 
 # %% [markdown] tags=["slide"]
-# Four ranks have drawn four different models. Data parallel training must start from a single model: rank 0's.
+# Four ranks have initialized their models at random, all differently. Data parallel training must start from a single model: rank 0's.
 
 # %% Four models
 # %%px
@@ -68,9 +68,9 @@ cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
-# If a rank waits for `backward` to end and only then communicates, the network is idle all that time. With hooks, the last layer's gradient
-# travels while the layers below are still computing. All ranks have the same model, so their hooks fire in the same order, and each
-# collective finds its partners.
+# If a rank waits for `backward` to end and only then communicates, the connections between the ranks are idle all that time. With hooks,
+# the last layer's gradient travels while the layers below are still computing. All ranks have the same model, so their hooks fire in the
+# same order, and each collective is matched with the right one on the other ranks.
 
 
 # %% Exercise: MyDP tags=["exercise", "slide-50"]

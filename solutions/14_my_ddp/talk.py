@@ -1,5 +1,5 @@
 # %% [markdown] after="# 14 Your own DistributedDataParallel" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
 # answer.
 
 # %% [markdown] after="Four models" tags=["notes"]
@@ -28,7 +28,7 @@
 
 # %% [markdown] after="Exercise: MyDP" tags=["notes"]
 # Two things are most often forgotten: the broadcast of all parameters, including the biases, and `return mean`, without which the rank
-# continues with its own gradient. Dividing by 4 instead of `Get_size()` works today and fails on two ranks.
+# continues with its own gradient. Dividing by 4 instead of `Get_size()` works here and fails on two ranks.
 
 # %% [markdown] after="Check" tags=["notes"]
 # The gate is how you test when something happens: a wrapper that communicates after backward ends up with the right gradients and still
@@ -39,8 +39,8 @@
 # 8 MiB, four of 4 MiB. Ask for a ranking before the next cell.
 
 # %% [markdown] after="Time four ways" tags=["notes"]
-# Ranks 2 and 3 only help to create the pair and then do nothing, so that two ranks have the machine to themselves. `Mark` lets the gradient
-# through and records the time; for each way, we keep the step of median length, not the best one.
+# Ranks 2 and 3 only help to create the pair and then do nothing, so that two ranks have the machine to themselves. `GradientTimer` lets the
+# gradient through and records the time; for each way, we keep the step of median length, not the best one.
 
 # %% [markdown] after="Time four ways" tags=["slide"]
 # ## A question for the room

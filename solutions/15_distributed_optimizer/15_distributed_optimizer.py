@@ -230,7 +230,7 @@ check.optimizer(4, "SGD", np.float32)
 # ## ResNet-9
 #
 # A network with eight convolutions and residual connections, on images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10 itself, with
-# the ready-made wrapper: `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
+# the course's own model wrapper, run `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
 #
 # The next cell trains for half a minute to two minutes, depending on your machine. The bar shows its progress.
 

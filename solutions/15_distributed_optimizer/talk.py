@@ -1,5 +1,5 @@
 # %% [markdown] after="# 15 A distributed optimizer, and ResNet-9" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead, which is how Horovod does" tags=["notes"]
@@ -39,8 +39,8 @@
 # moments. Then ask which comes first, the mean or the step.
 
 # %% [markdown] after="Exercise: DistributedOptimizer" tags=["notes"]
-# The contract says that a gradient is None on all ranks or on none; that is why the all-reduces still find their partners. Averaging the
-# parameters after the step looks the same with SGD, and is wrong with Adam.
+# The contract says that a gradient is None on all ranks or on none; that is why the all-reduces still match up. Averaging the
+# parameters after the step gives the same result with SGD, and is wrong with Adam.
 
 # %% [markdown] after="Exercise: DistributedOptimizer" tags=["slide"]
 # ## A question for the room
@@ -49,14 +49,14 @@
 
 # %% [markdown] tags=["fragment"]
 # The model wrapper during backward, as the gradients become ready; the optimizer wrapper in `step`, when all of them are there. That is
-# simpler, but hides nothing.
+# simpler, but none of the communication is hidden.
 
 # %% [markdown] after="Check" tags=["notes"]
 # The partition is checked on 40 samples in batches of 8, the broadcast from rank 2, and the steps against a single process with the whole
 # batch. The hidden tests also use Adam, which exposes a parameter that was treated as if its gradient were zero.
 
 # %% [markdown] after="## ResNet-9" tags=["notes"]
-# Keep this slide short: start the next cell, and talk while it runs. The name counts eight convolutions and one linear layer. Width 8
+# Keep this slide short: start the next cell, and talk while it runs. The 9 in the name stands for eight convolutions and one linear layer. Width 8
 # instead of the usual 64 is what lets a laptop train it.
 
 # %% [markdown] after="Train" tags=["notes"]
@@ -64,8 +64,8 @@
 # they would never agree. Rank 0 can compute the accuracy alone because it calls no collective there; the others wait at their next step.
 
 # %% [markdown] after="Draw the loss" tags=["notes"]
-# Ask whether different losses mean different models. They do not: the model is the same on all ranks, and each value is for a different 16
-# images. Only two of the four ranks are drawn, to keep it readable.
+# Ask whether different losses mean different models. They do not: the model is the same on all ranks, and each value is for a different
+# set of 16 images. Only two of the four ranks are drawn, to keep it readable.
 
 # %% [markdown] after="Draw the loss" tags=["slide-50"]
 # ## A question for the room
@@ -76,9 +76,9 @@
 # The arrays are CuPy arrays, and you call `init(backend="nccl")`. The rest stays the same.
 
 # %% [markdown] after="Look for GPUs" tags=["notes"]
-# On most laptops the cell only says what is missing, and that is fine. The point to take home: the code asks for a communicator and never
+# On most laptops the cell only says what is missing, and that is fine. The takeaway: the code asks for a communicator and never
 # for MPI by name. NCCL needs one GPU per rank.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
 # Question 1: not quite, since the means over 16 samples are not the means over all 64; synchronised batch normalisation exchanges them in
-# forward. Question 2: when the communication takes a noticeable part of backward, with a large model or a slow network.
+# forward. Question 2: when communication takes long compared with backward: with a large model or a slow network.

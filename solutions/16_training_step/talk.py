@@ -1,5 +1,5 @@
 # %% [markdown] after="# 16 A training step, simulated" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="## What is simulated" tags=["notes"]
@@ -48,7 +48,7 @@
 # What is the largest part of this memory: weights, gradients, Adam's state or activations?
 
 # %% [markdown] tags=["fragment"]
-# Look at the picture: it depends on the micro-batch. Weights, gradients and Adam's state do not.
+# Adam's state, which alone takes 1.5 GiB here. Only the activations depend on the micro-batch.
 
 # %% [markdown] after="Several sizes" tags=["notes"]
 # Each run processes 16 samples on each rank, in anything from 16 micro-batches to one; the all-reduce at the end is the same. Let everyone

@@ -30,7 +30,7 @@ from course_lib.sim import Dist, Model, get_next_microbatch
 # 192 MiB for the optimizer, which keeps 12 bytes per weight. The optimizer's part is the largest, and every rank computes the same update
 # with it.
 #
-# | per layer, a rank of n holds | weights | gradients | optimizer states |
+# | per layer, each of n ranks holds | weights | gradients | optimizer states |
 # |---|---|---|---|
 # | data parallel | 32 MiB | 32 MiB | 192 MiB |
 # | ZeRO stage 3 | 32 MiB / n | 32 MiB / n | 192 MiB / n |
@@ -41,8 +41,8 @@ from course_lib.sim import Dist, Model, get_next_microbatch
 # %% [markdown] tags=["slide"]
 # ## A worked example: shards
 #
-# `load_weights(layer, shard, num_shards)` loads one shard. Two ranks with two layers: each rank loads half of both layers, gathers layer 0,
-# and looks at its memory. When you print a value, it says what it holds.
+# `load_weights(layer, shard, num_shards)` loads one shard. Two ranks with two layers: each rank loads half of each layer, gathers layer 0,
+# and looks at its memory. Printing a value shows what it holds.
 
 
 # %% Shards of two layers
@@ -65,7 +65,7 @@ done = await asyncio.gather(*(gather_one(model) for model in models))
 
 # %% [markdown] tags=["slide"]
 # `reduce_scatter(value, layer)` shards the gradients: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard
-# can be added, and `update` takes shards as long as all three are the same shard.
+# can be added, and `update` takes shards, as long as weight, gradient and state are the same one.
 #
 # **What counts as memory.** Everything in the storage, and whatever a variable holds for as long as an operation still needs it. A gathered
 # weight in a variable is freed after its last use, even without `del`.
@@ -210,7 +210,7 @@ result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch
 # ## What it costs
 #
 # This is the most that a rank holds when n ranks share a model with 48 layers. The state, 12 GiB, shrinks with n; the activations of a
-# micro-batch and a few whole weights do not. In data parallel training, every rank would hold the first bar, however many ranks there are.
+# micro-batch and a few whole weights do not. In data parallel training, the first bar would hold for every rank, however many there are.
 
 # %% Draw the memory tags=["given"]
 runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 17 ZeRO as a schedule" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="In part 16, every rank held the whole model. A layer has $4096^2$ weights: 32 MiB in half precision, 32 MiB more for their gradients, and" tags=["notes"]
@@ -51,7 +51,7 @@
 # Ask what became of part 16's gradient accumulation: it no longer saves any communication.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
-# This is the bar for micro-batches of 16, seen from inside: 64% of the time is pale. Point at one backward box: the grey before it is the
+# This is the bar for micro-batches of 16, seen from inside: 64% of it is pale. Point at one backward box: the grey before it is the
 # all-gather, the grey after it the reduce-scatter. Nothing overlaps here yet.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["slide-50"]

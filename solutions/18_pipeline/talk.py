@@ -1,5 +1,5 @@
 # %% [markdown] after="# 18 A pipeline" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="In **pipeline parallel** training, a rank holds only some of the layers: with 4 ranks and 8 layers, rank 0 has layers 0 and 1, rank 1 has" tags=["notes"]
@@ -64,7 +64,7 @@
 # Then what is such a pipeline good for?
 
 # %% [markdown] tags=["fragment"]
-# For memory: no two ranks hold the same layer, and little is sent.
+# It saves memory: no two ranks hold the same layer. And it sends little.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
 # Point at the long grey bar under rank 7, and under rank 8 on the way back: that is where the message leaves the NVLink domain, and it

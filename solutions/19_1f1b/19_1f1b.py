@@ -179,7 +179,7 @@ def examine_memory(check, result, world_size, num_layers, global_batch_size, bat
     for model in result.models:
         flying, most = stats.in_flight(model), min(world_size - model.rank, batches)
         if flying > most:
-            check.fail(f"rank {model.rank} has {flying} micro-batches in flight, and {most} are enough", "forward runs too far ahead")
+            check.fail(f"rank {model.rank} has {flying} micro-batches in flight, but {most} are enough", "forward runs too far ahead")
         enough = state + (most * depth + 4) * LAYER.activation_bytes(batch_size)
         if stats.peak_memory(model) > enough:
             check.fail(f"rank {model.rank} holds too much at its peak{left_over(model)}", "activations not freed after their backward")
@@ -215,7 +215,7 @@ for order, sizes in ((["F0 B0 F1 B1"], small), (one_forward_one_backward, large)
 free.play("1F1B")
 
 # %% [markdown] tags=["slide"]
-# And on a real device: every message takes its time, and both sides wait for it.
+# And on a real device: every message takes time, and both sides wait for it.
 
 # %% Draw the schedule tags=["given"]
 result.draw("1F1B")

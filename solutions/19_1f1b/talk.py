@@ -1,10 +1,10 @@
 # %% [markdown] after="# 19 One forward, one backward" tags=["notes"]
 # Point at the last rank's first backward in the picture, and ask what each rank can do next. The grey lines are folded cells; Shift-Enter
-# runs them. There are three questions for the room along the way; the next key shows the answer.
+# runs them. There are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="In part 18, one rank worked while the others waited. Now the batch is cut into m micro-batches, and rank 0 starts the second one while" tags=["notes"]
 # Many people think that 1F1B is faster. Let them read off the ends of both pictures: 33 units each, and 27.3% bubbles. Then compare rank 3:
-# in 1F1B it frees each micro-batch right after its forward, in GPipe it keeps all eight.
+# in 1F1B it is done with each micro-batch before it takes the next, in GPipe it keeps all eight.
 
 # %% [markdown] after="## A worked example: micro-batches in the storage" tags=["notes"]
 # Ask what happens with only the layer as the key, as in part 16. The second micro-batch replaces the activation of the first, and backward
@@ -31,8 +31,8 @@
 # takes 39 instead of 25 ms on four ranks. The end needs no loop of its own, because the `if` stops the forwards.
 
 # %% [markdown] after="Check" tags=["notes"]
-# The check compares the order with the lists from the first picture, and the time (with free messages) with the formula. GPipe passes on
-# time and fails on order and memory: 2.0 GiB on four ranks, where 1F1B needs 1.2.
+# The check compares the order with the lists from the first picture, and the time (with free messages) with the formula. GPipe passes
+# for time and fails for order and memory: 2.0 GiB on four ranks, where 1F1B needs 1.2.
 
 # %% [markdown] after="Draw the ideal" tags=["notes"]
 # Move the slider to the end of rank 3's first backward. Ranks 0 and 1 wait, although rank 0 could take another micro-batch: it must not, to
@@ -47,8 +47,8 @@
 # $(p-1)/(m+p-1) = 3/11$, or 27%: the same as for GPipe. 1F1B saves memory, not time.
 
 # %% [markdown] after="Draw the schedule" tags=["notes"]
-# 25.0 instead of 19.4 ms: MFU falls from 68 to 53%. Look at a rank in the middle: there are gaps in every round, because each `await` stops
-# for its message. The formula knows nothing about them.
+# 25.0 instead of 19.4 ms: MFU falls from 68 to 53%. Look at a rank in the middle: there are gaps in every round, because the rank stops
+# at each `await` until its message is through. The formula knows nothing about them.
 
 # %% [markdown] after="Draw the schedule" tags=["slide-50"]
 # ## A question for the room
@@ -60,7 +60,7 @@
 
 # %% [markdown] after="Draw the utilisation" tags=["notes"]
 # Take bets before you show it. Micro-batches of 2 win with 67%, but 1 and 4 are close behind, so the choice is not critical. With 8
-# micro-batches of 32, the formula alone gives 7/15, or 47%, of bubbles.
+# micro-batches of 32, the formula alone gives 7/15 as bubbles, or 47%.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # From 0.7 to 5.0 GiB, and the smallest is the run with 256 micro-batches: at most eight of them are in flight on rank 0. So memory favours

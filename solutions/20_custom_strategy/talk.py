@@ -1,5 +1,5 @@
 # %% [markdown] after="# 20 Your own strategy" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="Anything that a real training step could do is allowed. Your loop is graded on two clusters, each with 2048 samples and `batch_size=64`:" tags=["notes"]
@@ -86,5 +86,5 @@
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For the second half of 1: with 16 GiB, start with smaller micro-batches, because they cost the least. For 2: when it makes room for
-# something that gains more, or when nothing else fits. For 3, hope for slow ranks and for messages that share a link: in the simulator,
+# something that gains more, or when nothing else fits. For 3, good answers are slow ranks and messages that share a link: in the simulator,
 # each rank has the full bandwidth to itself.

@@ -1,11 +1,11 @@
 # %% [markdown] after="# 21 A tensor parallel transformer block" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="Draw the shards" tags=["notes"]
 # Columns first, then rows, so nothing is exchanged between the two: that is part 04 again. In the picture on the title slide, a rank's rows
-# belong to the hidden units that its columns of the first matrix produce. Students ask about more ranks than heads. That does not work
-# here, because a rank has whole heads.
+# belong to the hidden units that its columns of the first matrix produce. Students may ask for more ranks than heads. That does not work
+# here, because a head is not split.
 
 # %% [markdown] after="Name its kind" tags=["notes"]
 # Have the room call out the four gradients first: rank 2 has 3, 3, 3, and the whole is 10, 10, 10. Stress that no rank is wrong: each has
@@ -53,7 +53,7 @@
 # summed.
 
 # %% [markdown] after="Exercise: reduce_from_group" tags=["notes"]
-# Point at the lambda: backward sends nothing. With an all-reduce there as well, the gradients of the split work would be n times too large,
+# Point at the lambda: backward sends nothing. With an all-reduce there as well, the gradients in the split part would be n times too large,
 # and no error would tell you.
 
 # %% [markdown] after="## Do they work?" tags=["notes"]
@@ -88,5 +88,5 @@
 
 # %% [markdown] after="A rank holds only its own words' logits: here 256 kB of 1 MB. With 50,000 words and 8 × 2,048 tokens, all logits take 3.3 GB in float32." tags=["notes"]
 # Their gradient is just as large. For 1: LayerNorm, and everything else that is replicated below f, gets a different gradient on each rank;
-# comparing a checksum of these weights across the ranks would show it. For 2: beyond some n, a step is mostly communication, so tp stays
-# within a node.
+# comparing a checksum of these weights across the ranks would show it. For 2: beyond some n, a step is mostly communication, so tensor parallelism
+# stays within a node.

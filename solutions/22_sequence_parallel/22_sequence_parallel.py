@@ -49,8 +49,8 @@ tokens = np.arange(24.0).reshape(8, 3)
 plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, sharded along its positions", ("positions", "width"))
 
 # %% [markdown] tags=["slide"]
-# An all-reduce is a reduce-scatter followed by an all-gather. So after the split work, a reduce-scatter gives each rank the sum for its own
-# positions. Before the next split work, an all-gather brings all positions together. In the backward pass, each turns into the other.
+# An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for its
+# own positions. Before the next one, an all-gather brings all positions together. In the backward pass, each turns into the other.
 
 # %% Draw the operators tags=["given", "slide"]
 plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)
@@ -73,7 +73,7 @@ print("along positions", np.concatenate(list(parts), axis=1).reshape(2, 4).tolis
 # %% Exercise: gather_sequence tags=["exercise", "slide-50"]
 # %%px
 def gather_sequence(x, comm):
-    """Bring all positions together, where the split work begins.
+    """Bring all positions together, before a split computation.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def scatter_sequence(x, comm):
         ``(batch, positions / n, width)``: the sum, for this rank's positions; sharded
         along dimension 1. In backward, the gradient is sharded the same way, perhaps
         not C-contiguous; each rank's term needs all of it. Do not modify what comes in,
-        keep the dtype, send no more than a reduce-scatter and an all-gather do.
+        keep the dtype, and send no more than a reduce-scatter and an all-gather.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -188,7 +188,7 @@ def reduce_norm_gradients(module, comm):
 
 # %% [markdown] tags=["slide-50"]
 # Now the gradients are right. The next step is to *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a
-# limit, all gradients are scaled down to it. Your turn again: which squares must be added up over the group, and which must not?
+# limit, all gradients are scaled down so that it equals the limit. Your turn again: which squares must be added up over the group, and which must not?
 
 
 # %% Exercise: clip_gradients tags=["exercise", "slide-50"]
@@ -262,8 +262,8 @@ check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
-# One step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (four all-reduces; its memory is measured
-# without them, with the same arrays kept); as here; and as here, but keeping only a rank's own positions and gathering again in backward.
+# One step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (with four all-reduces; they keep no
+# arrays, so the memory is measured without them); as in this part; and with only a rank's own positions kept, gathered again in backward.
 
 
 # %% Measure three ways tags=["given", "slide-50"]

@@ -183,7 +183,7 @@ def ring_attention(q, k, v, comm):
     -----
     Messages, no collectives, all in the dtype of q: forward sends K and V n - 1 times;
     backward sends them n - 1 times again, and dK and dV n times. Hold one block of
-    scores at a time, and K and V of one other rank, plus a second while they arrive.
+    scores at a time, and K and V of one other rank, or two while the next arrive.
     """
     ### BEGIN SOLUTION
     n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
@@ -275,7 +275,7 @@ RingAttentionCheck("what is held", ranks, show=False).peak_memory()
 # ## What it costs
 #
 # The peak memory of a rank in one step, forward and backward, as measured: one rank with the whole sequence, and your four with a quarter
-# each. For long ones, all four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with $T^2$.
+# each. For long sequences, your four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with $T^2$.
 
 # %% Draw the memory tags=["given", "slide-50"]
 lengths = [256, 512, 1024, 1536, 2048]

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 23 Ring attention" tags=["notes"]
 # Backward is the heart of this part: what travels there is not finished yet. The grey lines are folded cells; Shift-Enter runs them. There
-# are three questions for the room along the way; the next key shows the answer.
+# are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="Draw who computes what" tags=["slide"]
 # ## A question for the room

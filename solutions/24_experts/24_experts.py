@@ -39,14 +39,14 @@ pictures.routing_preferences(ranks.pull("logits"), "The expert each token wants 
 # %% [markdown] tags=["slide"]
 # A layer has several sets of weights, its *experts*, and each token passes through a few of them: a *router*, a single matrix, decides
 # which (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight
-# times the parameters for the same computation. Experts live on ranks: those of rank $r$ of $n$ start at $r \cdot \text{experts} / n$.
+# times the parameters for the same computation. Experts live on ranks: rank $r$ of $n$ has those from $r \cdot \text{experts} / n$ on.
 
 # %% Draw what kind the arrays are tags=["given"]
 pictures.array_placements(4, "A mixture of experts, on the ranks of an expert parallel group (ep)")
 
 # %% [markdown] tags=["slide"]
 # The router's gradient is *partial*: each rank has the term from its own tokens, and an all-reduce adds them up. The experts' gradients
-# need no exchange: all tokens of an expert have come to its rank, wherever they live.
+# need no exchange: all tokens of an expert have come to its rank, wherever they are from.
 #
 # ## A worked example: an all-to-all
 #
@@ -90,7 +90,7 @@ def route(logits, topk, capacity):
         place: int array, ``(tokens, topk)``: the slot, 0, 1, ... in the order of the
         tokens, all first choices before any second ones; -1 if no slot is left.
         weight: Tensor, ``(tokens, topk)``, dtype of `logits`, with a gradient: the
-        probabilities; if topk > 1, divided by the token's sum, dropped ones, too.
+        probabilities; if topk > 1, divided by their sum, dropped ones included.
     """
     ### BEGIN SOLUTION
     chances = softmax(logits)
@@ -249,7 +249,7 @@ ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
 # ## Do they share the work?
 #
 # Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks'
-# tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters needs a different mapping.
+# tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters of tokens needs a different mapping.
 
 # %% Train without and with the balancing loss tags=["slide-50"]
 # %%px

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 24 A mixture of experts" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
-# answer. The picture of the flights has a slider in a notebook.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
+# answer. In a notebook, the picture of the tokens' routes has a slider.
 
 # %% [markdown] after="Draw what the tokens want" tags=["slide"]
 # ## A question for the room
@@ -28,7 +28,7 @@
 # parts of the all-to-all equally large, and no rank has to know how many tokens the others send.
 
 # %% [markdown] after="Exercise: route" tags=["notes"]
-# Point at the loop: k is outside, so all first choices get their slots before any second ones. A softmax over only the chosen experts would
+# Point at the loop: k is the outer index, so all first choices get their slots before any second ones. A softmax over only the chosen experts would
 # make the gate 1 for topk 1, and the router would learn nothing. And when a choice is dropped, the remaining gates stay as they are.
 
 # %% [markdown] after="## Your turn: there, and back" tags=["notes"]
@@ -41,7 +41,7 @@
 
 # %% [markdown] after="Draw the flights" tags=["notes"]
 # Go through the three frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
-# and it still drops one, because rank 2 sends three and has two slots.
+# and it still drops one, because rank 2 has three for it, but only two slots.
 
 # %% [markdown] after="Draw the flights" tags=["slide"]
 # ## A question for the room

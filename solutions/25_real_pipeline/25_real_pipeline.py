@@ -70,7 +70,7 @@ out = stage.forward(0, x, labels)
 if rank < 3:
     everyone.Send(out, dest=rank + 1)
 else:
-    print("loss", round(out, 3), "untrained; a guess would cost", round(np.log(64), 3))
+    print("loss", round(out, 3), "before training; guessing costs", round(np.log(64), 3))
 done = stage.done
 
 # %% Draw the clock tags=["given", "slide"]
@@ -143,7 +143,7 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=Tru
 # In GPipe, the activations of all micro-batches are held at once. In 1F1B, rank r of p has at most $p - r$ **in flight**: it begins with
 # $p - r - 1$ forwards, then alternates one forward and one backward, and ends with the remaining backwards. Sends and waits are as before.
 #
-# Now two neighbours send to each other at the same time: an activation goes up, a gradient comes down. `Send` of a large array returns only
+# Now two neighbours send to each other at the same time: one an activation, the other a gradient. `Send` of a large array returns only
 # when it has been received. If both ranks are in `Send`, nobody receives. `request = comm.Isend(array, dest=...)` starts sending and
 # `request.Wait()` completes it; until then the array must not change. `Sendrecv` sends and receives at once.
 

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 25 A pipeline on real ranks" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. The last two measurements take a few seconds.
 
 # %% [markdown] after="Draw the stages" tags=["notes"]
@@ -15,7 +15,7 @@
 # random logits are worse than equal ones.
 
 # %% [markdown] after="Draw the clock" tags=["notes"]
-# A staircase: at any time only one rank works, so three quarters of the picture are idle. Ask what each rank could do in the grey part, and
+# A staircase: at any time only one rank works, so three quarters of the picture is idle time. Ask what each rank could do in the grey part, and
 # keep the answers for the next slide.
 
 # %% [markdown] after="Draw the clock" tags=["slide"]
@@ -43,12 +43,12 @@
 # On the last rank, before backward starts. All gradients below are linear in that one, so they are divided along with it.
 
 # %% [markdown] after="## Your turn: 1F1B" tags=["notes"]
-# Ask what rank 3 does first: one forward, and then its backward immediately. Rank 0 has three forwards ahead. Warn about the deadlock: with
+# Ask what rank 3 does first: one forward, and then its backward immediately. Rank 0 runs three forwards ahead. Warn about the deadlock: with
 # small arrays, two blocking sends work; above 64 KB both wait, so the mistake may only show up in a larger model.
 
 # %% [markdown] after="Exercise: one_forward_one_backward_step" tags=["notes"]
-# `ahead` is the warm-up, p - r - 1. In the loop, a forward comes first, and then the backward of the oldest micro-batch. The requests are
-# waited for at the end, which is safe only because each message has an array of its own; a single buffer for all of them would change while
+# `ahead` is the warm-up, p - r - 1. In the loop, a forward comes first, and then the backward of the oldest micro-batch. The `Wait` calls
+# come at the end, which is safe only because each message has an array of its own; a single buffer for all of them would change while
 # it is being sent.
 
 # %% [markdown] after="## Measured and simulated" tags=["notes"]
@@ -77,7 +77,7 @@
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
 # First ask why the bars differ: rank 0 sends only activations, rank 3 only gradients, and those in between send both. One message is 66 kB
-# here, however wide the layers inside a stage are.
+# here, however many layers a stage has.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: the others still have forwards and backwards to do. Newer schedules split a rank's layers into several pieces, or compute the

@@ -140,10 +140,10 @@ class FlatShard:
 FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).passed()
 
 # %% [markdown] tags=["slide-50"]
-# ## A worked example: which block works when
+# ## A worked example: which block runs when
 #
 # `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. All that is kept of a block for backward is its input; in
-# backward, the block works once more. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
+# backward, the block's forward runs once more. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
 
 # %% Tell who works tags=["slide-50"]
 # %%px --targets 0
@@ -180,7 +180,7 @@ class FullyShardedDataParallel(Hooked):
         One for each block, in order, and then one for the rest, if there is any.
     sync : bool
         True at first. While it is False, backward sends no gradients: they add up in
-        ``p.grad``, and a block's next backward with True reduces the sums.
+        ``p.grad``. Once it is True, a block's next backward reduces the sums.
     """
 
     def __init__(self, module, comm):

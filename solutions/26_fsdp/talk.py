@@ -1,5 +1,5 @@
 # %% [markdown] after="# 26 Fully sharded data parallel" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. Training in both ways takes a few seconds.
 
 # %% [markdown] after="In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and freed again" tags=["notes"]
@@ -36,9 +36,9 @@
 # because a gather in flight still writes into the array. A gradient of None counts as zeros, so that all ranks take part in the
 # reduce-scatter.
 
-# %% [markdown] after="## A worked example: which block works when" tags=["notes"]
-# Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: in the backward pass each block works
-# once more, so `before` must fetch its weights again.
+# %% [markdown] after="## A worked example: which block runs when" tags=["notes"]
+# Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: in the backward pass each block runs
+# forward again, so `before` must fetch its weights again.
 
 # %% [markdown] after="Tell who works" tags=["notes"]
 # Fourteen lines. Point at `before(i=2, back=True)` right after `after(i=2, back=False)`: the last block is freed and immediately needed
@@ -58,15 +58,15 @@
 # Why is a block freed after forward, if backward needs it again?
 
 # %% [markdown] tags=["fragment"]
-# Otherwise the whole model would be in memory at the end of forward. The price is one more gather: each step makes 3 trips of the model's
-# size instead of 2.
+# Otherwise the whole model would be in memory at the end of forward. The price is one more gather: each step moves the model's
+# size 3 times instead of twice.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
 # Ask for the ratio of the two bars before you show them. Parameters, gradients and both moments are all sharded, so it is the number of
 # ranks: four.
 
 # %% [markdown] after="Draw the blocks of a step" tags=["notes"]
-# Read it column by column: the coloured box works, and the grey one next to it is on its way. In the forward pass that is the block below,
+# Read it column by column: the coloured block is running, and the grey one next to it is being gathered. In the forward pass that is the block below,
 # in the backward pass the one above. There are never more than two in a column.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
@@ -82,4 +82,4 @@
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: when you accumulate several micro-batches over a slow network, because it saves a reduce-scatter in each. For 2: half again as
-# many, three trips instead of two. Flat arrays make a few large messages; many small ones would pay the latency every time.
+# many, three times the model's size instead of twice. Flat arrays make a few large messages; many small ones would pay the latency every time.

@@ -43,8 +43,8 @@ sizes = Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8)
 
 # %% [markdown] tags=["slide"]
 # A run on thousands of devices fails every few hours. Whatever is not on disk by then is lost. A **checkpoint** has everything the run
-# needs to continue *as if nothing had happened*: the parameters, both of Adam's moments, and the number of the step. That number also
-# determines which texts come next.
+# needs to continue *as if nothing had happened*: the parameters, both of Adam's moments, and the step number, which also
+# determines the texts that come next.
 #
 # `Run` trains a small GPT. Every rank has all the parameters and one part of what Adam updates, as in part 15: `run.parts`.
 
@@ -120,7 +120,7 @@ def save(folder, step, shards, comm):
     save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
     mine = np.array([len(part) for part in shards.values()], np.int64)
     lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+    comm.Allgather(mine, lengths)  # when it returns, all ranks have written
     if rank == 0:
         lengths = dict(zip(shards, lengths.T.tolist(), strict=True))
         new = os.path.join(folder, "index.new")

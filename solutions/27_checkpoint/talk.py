@@ -1,5 +1,5 @@
 # %% [markdown] after="# 27 Checkpoints, and resuming after a crash" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. The killed run takes a few seconds.
 
 # %% [markdown] after="A run on thousands of devices fails every few hours. Whatever is not on disk by then is lost. A **checkpoint** has everything the run" tags=["notes"]

@@ -59,10 +59,10 @@ def save__index_first():
     PART,
     "",
     """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+    comm.Allgather(mine, lengths)  # when it returns, all ranks have written
 """,
     """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+    comm.Allgather(mine, lengths)  # when it returns, all ranks have written
     save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
 )
@@ -298,7 +298,7 @@ def save__each_removes():
 @right
 @changes(
     """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+    comm.Allgather(mine, lengths)  # when it returns, all ranks have written
 """,
     """
     comm.Barrier()
@@ -495,7 +495,7 @@ def save__beside_on_another_disk():
     PART,
     "",
     """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+    comm.Allgather(mine, lengths)  # when it returns, all ranks have written
 """,
     """
     comm.Allgather(mine, lengths)

@@ -90,7 +90,7 @@ for notebook, names in students.missing(functions, ("transformer_impl.py",)).ite
 if not lacks:
     print("All of them are there.")
 for notebook, names in students.not_passed(functions).items():
-    print(f"Their check has not passed: {', '.join(names)}. See {notebook}.")
+    print(f"Checks not passed yet: {', '.join(names)}. See {notebook}.")
 
 # %% [markdown] tags=["slide"]
 # ## Text, and a grid

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 28 A GPT on every axis" tags=["notes"]
 # Train one grid live: it takes half a minute. The grey lines are folded cells; Shift-Enter runs them. There are three questions for the
-# room along the way; the next key shows the answer.
+# room along the way; the next key press shows the answer.
 
 # %% [markdown] after="Look for the functions" tags=["notes"]
 # If you opened this with `make lecture`, the solutions are there. If a name is missing, run the command in parentheses in a shell, and then
@@ -15,7 +15,7 @@
 
 # %% [markdown] after="Draw the grid" tags=["notes"]
 # Solid frames are the tp groups, dashed ones the pp groups, and the two boxes are the copies of the model. Ask who exchanges gradients with
-# rank 0: rank 4, which has the same place in the other box. Neighbours are tp, because they exchange the most.
+# rank 0: rank 4, which has the same place in the other box. The tp groups are neighbours, because they exchange the most.
 
 # %% [markdown] after="Draw the grid" tags=["slide"]
 # ## A question for the room
@@ -34,7 +34,7 @@
 # with hardly a real word.
 
 # %% [markdown] after="Train, and write" tags=["notes"]
-# This takes half a minute, so let it run while you talk. For writing, the model is put together on rank 0. The training itself never has it
+# This takes half a minute, so let it run while you talk. To generate text, rank 0 puts the model together. During training, it is never
 # in one place.
 
 # %% [markdown] after="Draw the loss" tags=["notes"]
@@ -46,8 +46,8 @@
 # run without any communication, the one that all others are compared with.
 
 # %% [markdown] after="Draw the losses" tags=["notes"]
-# The title says how far apart they are. If a line leaves the others, its grid tells you where to look: only one of them uses `gpipe_step`,
-# only one has sequence parallel without fully sharded.
+# The title says how far apart they are. If one line departs from the others, its grid tells you where to look: only one of them uses `gpipe_step`,
+# only one has `sequence` without `fsdp`.
 
 # %% [markdown] after="Draw the losses" tags=["slide"]
 # ## A question for the room
@@ -63,7 +63,7 @@
 # with the model.
 
 # %% [markdown] after="Draw the bytes" tags=["notes"]
-# Compare the first grid with the last: there, dp sends more, because fully sharded weights are gathered again for every micro-batch. The
+# Compare the first grid with the last: in the last, dp sends more, because fully sharded weights are gathered again for every micro-batch. The
 # pipeline's part is always the smallest: one activation per micro-batch. One rank alone sends nothing, so it has no bar.
 
 # %% [markdown] after="Draw the bytes" tags=["slide-50"]
@@ -76,7 +76,7 @@
 
 # %% [markdown] after="And here is the memory of each rank on the last grid, with everything switched on. Why do the ranks of the two stages differ?" tags=["notes"]
 # There are two reasons to collect: the first stage has the embedding and the last one the output matrix, and in 1F1B the first stage has
-# two micro-batches in flight, the last one only one. The logits are on the last stage alone.
+# two micro-batches in flight, and the last just one. The logits are on the last stage alone.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # Ranks 0, 1, 4 and 5 are the first stage. Parameters, gradients and optimizer state are split along tp, pp and dp, so a rank has about an
@@ -84,5 +84,5 @@
 
 # %% [markdown] after="## From a shell" tags=["notes"]
 # For 1: tp inside a node, dp and pp across nodes. For 2: a rank's slots are counted for its own tokens, so other grids drop other tokens;
-# with capacity 4.0 and four experts nothing is dropped, and the losses agree. For 3: activations grow by ten, and with them tp and pp;
-# weights grow by a hundred, and with them dp.
+# with capacity 4.0 and four experts nothing is dropped, and the losses agree. For 3: activations grow tenfold, and with them tp and pp;
+# weights a hundredfold, and with them dp.

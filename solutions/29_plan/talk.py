@@ -1,5 +1,5 @@
 # %% [markdown] after="# 29 Plan a run" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. The map of all grids takes about five seconds.
 
 # %% [markdown] after="In parts [16](16_training_step.ipynb) to [20](20_custom_strategy.ipynb), a layer was a single matrix. Here the simulator knows transformer" tags=["notes"]
@@ -50,7 +50,7 @@
 # %% [markdown] tags=["fragment"]
 # Arithmetic grows with the square of the width, messages only with the width.
 
-# %% [markdown] after="Whatever lies to the right of a roof's corner *can* be hidden behind computation, but not always is: a tensor parallel rank needs the sum" tags=["notes"]
+# %% [markdown] after="Whatever lies to the right of a roof's corner *can* be hidden behind computation, but is not always: a tensor parallel rank needs the sum" tags=["notes"]
 # Put in a number: with 64 texts instead of 512, data comes down to 6,144, left of the network's corner. That is why more devices for the
 # same batch stop paying off.
 
@@ -68,11 +68,11 @@
 # although it could be. The plan is a filter with `estimate`, followed by a few exact simulations.
 
 # %% [markdown] after="Exercise: plan" tags=["notes"]
-# Point at 1.03: `estimate` is a hundredth off, so near misses stay in, and `fits` decides. Points are usually lost by leaving out an axis,
+# Point at 1.03: `estimate` is up to 1% off, so near misses stay in, and `fits` decides. Points are usually lost by leaving out an axis,
 # such as interleave, sequence parallel, or micro-batches that are not a power of two. The check takes several seconds.
 
 # %% [markdown] after="## All grids" tags=["notes"]
-# Let the room bet on a box before the map: write down t and p for 1,024 devices, 128 nodes of eight. Say that d follows from the two.
+# Let the room bet on a box before you show the map: write down t and p for 1,024 devices, 128 nodes of eight. Say that d follows from the two.
 
 # %% [markdown] after="Draw the map" tags=["notes"]
 # The best is t 4 × p 8 × d 32 with 17.25 s. The upper left is hatched, where t times p is too small for the model's state. Around the best,

@@ -90,5 +90,5 @@ def test_a_gpt_says_what_has_not_passed_its_check(solved):
     path = solved / "transformer_impl.py"
     path.write_text(f"{path.read_text()}\n\nNOT_PASSED = ['copy_to_group']\n".replace("def copy_to_gruop", "def copy_to_group"))
     cells = run("28_gpt", solved, shorter=True)
-    assert "Their check has not passed: copy_to_group. See 21_tensor_parallel." in printed(cells["look-for-the-functions"])
+    assert "Checks not passed yet: copy_to_group. See 21_tensor_parallel." in printed(cells["look-for-the-functions"])
     assert errors(cells) == {}

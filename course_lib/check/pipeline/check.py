@@ -226,7 +226,7 @@ class PipelineCheck(GroupCheck):
             cause = "too many or too few forwards at the start"
             if len(order) < len(wanted) and order == wanted[: len(order)]:
                 cause = "backwards that are missing at the end" if order else "a function that never calls stage.forward and stage.backward"
-            self.fail(f"rank {r} departs from the schedule at its piece of work {at + 1}{shown}", cause)
+            self.fail(f"rank {r} departs from the schedule at piece of work {at + 1}{shown}", cause)
         messages = self.ranks.messages[r]
         if messages is None:
             return

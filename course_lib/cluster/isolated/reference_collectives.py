@@ -113,7 +113,7 @@ class SplitRule(CollectiveRule):
 class AllreduceRule(CollectiveRule):
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         if not 0 < call["signature"][3] % 16 <= USER_DEFINED:
-            raise ProtocolViolation("it reduces by an operation that does not exist")
+            raise ProtocolViolation("it reduces with an operation that does not exist")
         return _size(call)
 
     def sent_bytes(self, call: dict, i: int, n: int) -> int:

@@ -37,8 +37,8 @@ def check(words: set[str]) -> None:
     found = sorted(name for name in students.EXERCISES & words & _names().keys() if _written_here(_names()[name]))
     if found:
         raise NotOnRanks(
-            f"{', '.join(found)} is defined in the notebook, and the ranks do not see it: its cell has no %%px on top. "
-            "Put %%px in the first line of that cell, and run it again."
+            f"{', '.join(found)} is defined in the notebook, and the ranks do not see it: its cell has no %%px at the top. "
+            "Put %%px on the first line of that cell, and run it again."
         )
 
 
