@@ -70,7 +70,7 @@ out = stage.forward(0, x, labels)
 if rank < 3:
     everyone.Send(out, dest=rank + 1)
 else:
-    print("loss", round(out, 3), "before training; guessing costs", round(np.log(64), 3))
+    print("loss", round(out, 3), "untrained; guessing costs", round(np.log(64), 3))
 done = stage.done
 
 # %% Draw the clock tags=["given", "slide"]
