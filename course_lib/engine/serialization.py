@@ -103,11 +103,11 @@ def _decode(data: object, rest: TrailingBytes) -> object:
         return _decode(data["scalar"], rest)[()]
     if "array" in data:
         if not _DTYPE.fullmatch(str(data["dtype"])[:40]):
-            raise ValueError(f"dtype {str(data['dtype'])[:40]} does not come from a rank")
+            raise ValueError(f"dtype {str(data['dtype'])[:40]} cannot come from a rank")
         dtype, shape = np.dtype(data["dtype"]), data["shape"]
         sound = len(shape) <= MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
         if not sound or (0 in shape and math.prod(filter(None, shape)) > MAX_EMPTY_PRODUCT):
-            raise ValueError(f"shape {str(shape)[:80]} does not come from a rank")
+            raise ValueError(f"shape {str(shape)[:80]} cannot come from a rank")
         plain = rest.take(data["array"]) if type(data["array"]) is int else base64.b64decode(data["array"])
         if len(plain) != dtype.itemsize * math.prod(shape):
             raise ValueError(f"{len(plain):,} bytes for an array of {dtype} of shape {str(shape)[:80]} cannot come from a rank")

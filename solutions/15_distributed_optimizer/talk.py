@@ -56,8 +56,8 @@
 # batch. The hidden tests also use Adam, which exposes a parameter that was treated as if its gradient were zero.
 
 # %% [markdown] after="## ResNet-9" tags=["notes"]
-# Keep this slide short: start the next cell, and talk while it runs. The 9 in the name stands for eight convolutions and one linear layer. Width 8
-# instead of the usual 64 is what lets a laptop train it.
+# Keep this slide short: start the next cell, and talk while it runs. The 9 in the name stands for eight convolutions and one linear layer.
+# Width 8 instead of the usual 64 is what lets a laptop train it.
 
 # %% [markdown] after="Train" tags=["notes"]
 # Point at the three numbered lines: everything else is a loop for a single process. Each rank draws a different model, so without line 2

@@ -32,8 +32,8 @@ from course_lib.sim import get_next_microbatch
 # **virtual clock**. A layer's forward takes $2 \cdot 4096^2$ FLOP per token, its backward twice as many. Communication takes as long as the
 # ring algorithm would: over NVLink, the fast link within a group of 8 devices, or over the network beyond that.
 #
-# A loop is judged by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak, divided by the time
-# that the step really takes. **Memory** is the most that any rank holds at once.
+# A loop is judged by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak, divided by
+# the time that the step really takes. **Memory** is the most that any rank holds at once.
 
 # %% [markdown] tags=["slide"]
 # ## What a loop can do
@@ -112,7 +112,8 @@ result
 
 # %% [markdown] tags=["slide"]
 # Each row is a rank, and each box is a micro-batch with its number. Below the boxes is the communication; pale means that a rank is not
-# computing: that is a **bubble**. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and where does it fall?
+# computing: that is a **bubble**. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and where does
+# it fall?
 #
 # ## Freeing memory
 #

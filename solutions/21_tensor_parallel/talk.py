@@ -88,5 +88,5 @@
 
 # %% [markdown] after="A rank holds only its own words' logits: here 256 kB of 1 MB. With 50,000 words and 8 × 2,048 tokens, all logits take 3.3 GB in float32." tags=["notes"]
 # Their gradient is just as large. For 1: LayerNorm, and everything else that is replicated below f, gets a different gradient on each rank;
-# comparing a checksum of these weights across the ranks would show it. For 2: beyond some n, a step is mostly communication, so tensor parallelism
-# stays within a node.
+# comparing a checksum of these weights across the ranks would show it. For 2: beyond some n, a step is mostly communication, so tensor
+# parallelism stays within a node.

@@ -15,8 +15,8 @@
 # random logits are worse than equal ones.
 
 # %% [markdown] after="Draw the clock" tags=["notes"]
-# A staircase: at any time only one rank works, so three quarters of the picture is idle time. Ask what each rank could do in the grey part, and
-# keep the answers for the next slide.
+# A staircase: at any time only one rank works, so three quarters of the picture is idle time. Ask what each rank could do in the grey part,
+# and keep the answers for the next slide.
 
 # %% [markdown] after="Draw the clock" tags=["slide"]
 # ## A question for the room
@@ -43,8 +43,8 @@
 # On the last rank, before backward starts. All gradients below are linear in that one, so they are divided along with it.
 
 # %% [markdown] after="## Your turn: 1F1B" tags=["notes"]
-# Ask what rank 3 does first: one forward, and then its backward immediately. Rank 0 runs three forwards ahead. Warn about the deadlock: with
-# small arrays, two blocking sends work; above 64 KB both wait, so the mistake may only show up in a larger model.
+# Ask what rank 3 does first: one forward, and then its backward immediately. Rank 0 runs three forwards ahead. Warn about the deadlock:
+# with small arrays, two blocking sends work; above 64 KB both wait, so the mistake may only show up in a larger model.
 
 # %% [markdown] after="Exercise: one_forward_one_backward_step" tags=["notes"]
 # `ahead` is the warm-up, p - r - 1. In the loop, a forward comes first, and then the backward of the oldest micro-batch. The `Wait` calls

@@ -46,8 +46,8 @@
 # run without any communication, the one that all others are compared with.
 
 # %% [markdown] after="Draw the losses" tags=["notes"]
-# The title says how far apart they are. If one line departs from the others, its grid tells you where to look: only one of them uses `gpipe_step`,
-# only one has `sequence` without `fsdp`.
+# The title says how far apart they are. If one line departs from the others, its grid tells you where to look: only one of them uses
+# `gpipe_step`, only one has `sequence` without `fsdp`.
 
 # %% [markdown] after="Draw the losses" tags=["slide"]
 # ## A question for the room
@@ -63,8 +63,8 @@
 # with the model.
 
 # %% [markdown] after="Draw the bytes" tags=["notes"]
-# Compare the first grid with the last: in the last, dp sends more, because fully sharded weights are gathered again for every micro-batch. The
-# pipeline's part is always the smallest: one activation per micro-batch. One rank alone sends nothing, so it has no bar.
+# Compare the first grid with the last: in the last, dp sends more, because fully sharded weights are gathered again for every micro-batch.
+# The pipeline's part is always the smallest: one activation per micro-batch. One rank alone sends nothing, so it has no bar.
 
 # %% [markdown] after="Draw the bytes" tags=["slide-50"]
 # ## A question for the room

@@ -213,8 +213,8 @@ for name, device, gpus in (("7b", A100_DEVICE, 16), ("22b", A100_DEVICE, 64), ("
 # - Memory, 4 points each for small and large clusters: your choice fits where few do, and takes at most 1.5 times the best step.
 # - Speed, 6 points each: your slowest choice counts. You get all points up to 1.04 times the best step, and none from 1.08 times on.
 # - Your choice counts, not how you found it: `estimate` alone may do. A search is stopped after half a minute, even on a slow machine.
-# - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what makes the difference in some of the cases, and
-#   the rank does not have it while your notebook is graded.
+# - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what matters in some of the cases, and it is not
+#   available on the rank while your notebook is graded.
 
 # %% Draw a cluster, as the hidden tests do tags=["given", "skip"]
 drawn, place = check.draw("small", "interleave")
@@ -258,7 +258,8 @@ float(6 * check.score("large"))
 # ## All grids
 #
 # A model the size of GPT-3, 175 billion parameters, on 1,024 devices. Each box is a grid with its fastest configuration, by `estimate`.
-# Darker is faster. Hatched: nothing fits into memory. Grey: the model cannot be cut that way. Tensor parallel ranks stay within a node of 8.
+# Darker is faster. Hatched: nothing fits into memory. Grey: the model cannot be cut that way. Tensor parallel ranks stay within a node of
+# 8.
 
 # %% Draw the map tags=["given", "slide"]
 large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)

@@ -72,7 +72,8 @@
 # such as interleave, sequence parallel, or micro-batches that are not a power of two. The check takes several seconds.
 
 # %% [markdown] after="## All grids" tags=["notes"]
-# Let the room bet on a box before you show the map: write down t and p for 1,024 devices, 128 nodes of eight. Say that d follows from the two.
+# Let the room bet on a box before you show the map: write down t and p for 1,024 devices, 128 nodes of eight. Say that d follows from the
+# two.
 
 # %% [markdown] after="Draw the map" tags=["notes"]
 # The best is t 4 × p 8 × d 32 with 17.25 s. The upper left is hatched, where t times p is too small for the model's state. Around the best,

@@ -211,7 +211,7 @@ def test_what_is_wrong_gets_a_sentence():
         assert not (w * 2.0).requires_grad
     with pytest.raises(TypeError, match="only floating point tensors"):
         Parameter(np.ones(2, int))
-    with pytest.raises(ValueError, match=r"Linear: the input must be \(batch, 2\); got \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"Linear: the input must have shape \(batch, 2\); got \(3, 5\)"):
         Linear(2, 2)(np.ones((3, 5)))
     with pytest.raises(ValueError, match=r"\(batch, height, width, 3\)"):
         Conv2d(3, 4)(np.ones((1, 3, 8, 8)))

@@ -254,7 +254,7 @@ ARGUMENTS = {
     "comm.Alltoallv(np.ones(8), np.ones(8))": "must be [array, counts]",
     "comm.Alltoallv([np.ones(8), [1, 1]], [np.ones(8), [1] * 8])": "needs 8 counts",
     "comm.Alltoallv([np.ones(8), [2] * 8], [np.ones(8), [1] * 8])": "has 8 elements, and its counts",
-    "comm.send(1, 0)": "Arrays go by Send",
+    "comm.send(1, 0)": "For arrays, use Send",
 }
 
 

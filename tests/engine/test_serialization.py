@@ -140,7 +140,7 @@ def test_keys_and_dtypes_that_take_long_do_not_come_through():
         {"array": "", "dtype": "f4," * 100_000, "shape": [0]},
         {"array": "", "dtype": ["f4"] * 100_000, "shape": [0]},
     ):
-        with pytest.raises(ValueError, match="does not come from a rank"):
+        with pytest.raises(ValueError, match="cannot come from a rank"):
             serialization.decode(forged)
     kept = {f"layer {i}": i for i in range(5000)} | {i: i for i in range(50)} | {(2, "F", None): 1, 0.5: 2, np.float32(3.5): 3}
     assert as_text(kept) == kept

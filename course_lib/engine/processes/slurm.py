@@ -78,7 +78,7 @@ def run_job(n: int, name: str, folder: str, options: list[str]) -> int:
         server = socket.create_server((host.address(), 0))
     except (OSError, ValueError) as error:
         print(
-            f"{host.name()} cannot listen for its job: {error}. COURSE_ADDRESS names a network of every machine, such as ib0.", flush=True
+            f"{host.name()} cannot listen for its job: {error}. Set COURSE_ADDRESS to a network of all machines, such as ib0.", flush=True
         )
         return 1
     token = secrets.token_hex(16)

@@ -213,5 +213,5 @@ def test_where_there_is_no_library_grading_says_that_there_is_no_filter(monkeypa
     assert system_calls.install_filter() is False
     said = "Their system calls are not limited: there is no libseccomp here (apt install libseccomp2)."
     assert sandbox.isolation_notice().endswith(said)
-    with pytest.raises(RuntimeError, match="isolating the students' servers needs a filter of system calls: there is no libseccomp"):
+    with pytest.raises(RuntimeError, match="isolating the students' servers needs a system call filter: there is no libseccomp"):
         syscall_filter.student_filter()
