@@ -175,7 +175,7 @@ async def part4_training_loop(model, batch_size):
             grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
             grad_weights[layer] = grad_weights.get(layer, 0) + grad
             if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # a layer's backward has run since
+                for above in sorted(under_way):  # a whole backward has passed
                     await go_on(above)
                 grad = grad_weights.pop(layer)
                 coming = model.reduce_scatter(grad, layer, ranks=in_node)

@@ -49,8 +49,8 @@ tokens = np.arange(24.0).reshape(8, 3)
 plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, sharded along its positions", ("positions", "width"))
 
 # %% [markdown] tags=["slide"]
-# An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for
-# its own positions. Before the next one, an all-gather brings all positions together. In the backward pass, each turns into the other.
+# An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for its
+# own positions. Before the next one, an all-gather brings all positions together. In the backward pass, each turns into the other.
 
 # %% Draw the operators tags=["given", "slide"]
 plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)
@@ -188,8 +188,7 @@ def reduce_norm_gradients(module, comm):
 
 # %% [markdown] tags=["slide-50"]
 # Now the gradients are right. The next step is to *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a
-# limit, all gradients are scaled down so that it equals the limit. Your turn again: which squares must be added up over the group, and
-# which must not?
+# limit, all gradients are scaled down so that it equals the limit. Your turn again: which squares must be added up over the group, and which must not?
 
 
 # %% Exercise: clip_gradients tags=["exercise", "slide-50"]

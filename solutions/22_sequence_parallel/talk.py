@@ -14,7 +14,7 @@
 # %% [markdown] tags=["fragment"]
 # Attention, and nothing else. LayerNorm, the MLP, dropout and the residual sums treat each position on its own.
 
-# %% [markdown] after="An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for" tags=["notes"]
+# %% [markdown] after="An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for its" tags=["notes"]
 # Ask what this costs in bytes: nothing, because the two halves of the all-reduce were there before. What is new is where LayerNorm and the
 # residual sum happen: between the halves, on a quarter of the positions.
 

@@ -275,8 +275,7 @@ RingAttentionCheck("what is held", ranks, show=False).peak_memory()
 # ## What it costs
 #
 # The peak memory of a rank in one step, forward and backward, as measured: one rank with the whole sequence, and your four with a quarter
-# each. For long sequences, your four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with
-# $T^2$.
+# each. For long sequences, your four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with $T^2$.
 
 # %% Draw the memory tags=["given", "slide-50"]
 lengths = [256, 512, 1024, 1536, 2048]

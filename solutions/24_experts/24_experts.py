@@ -66,9 +66,8 @@ plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", predicti
 # ## Your turn: who goes where
 #
 # A rank has $C = \lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} / \text{experts} \rceil$ *slots* per expert, its **capacity**:
-# its tokens' fair share, times a factor for headroom. If no slot is free, the token is *dropped* for that expert. The probabilities
-# of its experts are its *gates*. `softmax(logits)` and `take(chances, expert)` (`np.take_along_axis(..., axis=1)` for Tensors) have
-# gradients.
+# its tokens' fair share, times a factor for headroom. If no slot is free, the token is *dropped* for that expert. The chosen probabilities
+# are its *gates*. `softmax(logits)` and `take(chances, expert)` (`np.take_along_axis(..., axis=1)` for Tensors) have gradients.
 
 
 # %% Exercise: route tags=["exercise", "slide-50"]
@@ -250,8 +249,7 @@ ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
 # ## Do they share the work?
 #
 # Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks'
-# tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters of tokens needs a different
-# mapping.
+# tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters of tokens needs a different mapping.
 
 # %% Train without and with the balancing loss tags=["slide-50"]
 # %%px

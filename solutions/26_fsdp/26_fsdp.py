@@ -143,8 +143,7 @@ FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).pas
 # ## A worked example: which block runs when
 #
 # `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. All that is kept of a block for backward is its input; in
-# backward, the block's forward runs once more. In which order do you expect the calls? (Without gradients, a forward ends with
-# `end(False)`.)
+# backward, the block's forward runs once more. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
 
 # %% Tell who works tags=["slide-50"]
 # %%px --targets 0

@@ -66,8 +66,8 @@
 # ranks: four.
 
 # %% [markdown] after="Draw the blocks of a step" tags=["notes"]
-# Read it column by column: the coloured block is running, and the grey one next to it is being gathered. In the forward pass that is the
-# block below, in the backward pass the one above. There are never more than two in a column.
+# Read it column by column: the coloured block is running, and the grey one next to it is being gathered. In the forward pass that is the block below,
+# in the backward pass the one above. There are never more than two in a column.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # About four to one. The bars do not show the step itself: up to two whole blocks, and the activations, which this method does not shard.
@@ -82,5 +82,4 @@
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: when you accumulate several micro-batches over a slow network, because it saves a reduce-scatter in each. For 2: half again as
-# many, three times the model's size instead of twice. Flat arrays make a few large messages; many small ones would pay the latency every
-# time.
+# many, three times the model's size instead of twice. Flat arrays make a few large messages; many small ones would pay the latency every time.

@@ -21,7 +21,7 @@ def test_an_answer_in_the_notebook_does_not_count_on_the_ranks(two):
     two.run(f"%%px\n{EXERCISE}")
     assert two.run(CHECK) == ("[3, 3]\n", None)
     two.run(EXERCISE.replace("return x", "return 2 * x"))  # newer than what the ranks have
-    assert "Put %%px in the first line" in two.run(CHECK)[1]
+    assert "Put %%px on the first line" in two.run(CHECK)[1]
 
 
 def test_a_function_of_ones_own_that_no_check_calls_is_in_nobodys_way(two):
