@@ -200,7 +200,7 @@ def test_where_root_has_neither_bubblewrap_nor_landlock_ranks_are_users_that_rea
     place = unpacked(tmp_path / "autograder")
     (place / "submission" / f"{PART}.ipynb").write_text(answered(two, first=ATTACK, second=RIGHT["second"]))
     module = place / "source" / "course" / "course_lib" / "sandbox" / "landlock.py"
-    module.write_text(module.read_text() + "\n\ndef known():\n    return 0\n")
+    module.write_text(module.read_text() + "\n\ndef abi_version():\n    return 0\n")
     said = clean_root(place, "/autograder/run_autograder", user=None, SANDBOX="none")
     assert said == "The ranks ran as users that own nothing, without bubblewrap (SANDBOX=none) and without Landlock.\n"
     told = json.loads((place / "results" / "results.json").read_text())["tests"]
