@@ -172,7 +172,7 @@ WRONG = [
     ("comm.Allreduce(cupy.asarray(np.ones(2, complex)), cupy.asarray(np.ones(2, complex)))", "which NCCL cannot move"),
     ("comm.Allreduce(cupy.asarray(np.ones((4, 4)))[:, 1], cupy.asarray(np.ones(4)))", "not contiguous"),
     ("x = cupy.asarray(np.ones(2))\ncomm.Allreduce(x, x)", "are the same array"),
-    ("comm.Allreduce(cupy.asarray(np.ones(2)), cupy.asarray(np.ones(2)), MPI.LAND)", "NCCL reduces by MPI.SUM"),
+    ("comm.Allreduce(cupy.asarray(np.ones(2)), cupy.asarray(np.ones(2)), MPI.LAND)", "NCCL supports the operations MPI.SUM"),
     ("comm.Allreduce(MPI.IN_PLACE, cupy.asarray(np.ones(2 + (comm.Get_rank() == 3))))", "rank 3"),
     ("if comm.Get_rank(): comm.Allreduce(MPI.IN_PLACE, cupy.asarray(np.ones(2)))", "rank 0"),
 ]
@@ -191,7 +191,7 @@ def test_fewer_gpus_than_ranks_no_nccl_and_no_driver(ranks):
         errors(ranks.run("fake_cupy.install(gpus=2)\ninit('nccl')"))
         == [
             "init(backend='nccl') needs one GPU a rank: ranks 0–7 run on a machine where CuPy sees 2. "
-            "Start as many ranks as there are GPUs. Without GPUs, init() gives a communicator over MPI."
+            "Start as many ranks as there are GPUs. Without GPUs, init() returns a communicator over MPI."
         ]
         * 8
     )
@@ -206,7 +206,7 @@ def test_cupy_missing_on_one_rank_is_said_on_all(ranks):
     said = errors(ranks.run("if MPI.COMM_WORLD.rank == 5: sys.modules['cupy'] = None\ninit('nccl')"))
     expected = (
         "init(backend='nccl'): CuPy is not installed on rank 5. Try: pip install -e '.[gpu]'. "
-        "Without GPUs, init() gives a communicator over MPI."
+        "Without GPUs, init() returns a communicator over MPI."
     )
     assert said == [expected] * 8
 

@@ -132,7 +132,7 @@ WRONG = {  # source, the ranks that raise, and what all of them say
     "a ring in which all receive first": (
         "got = np.empty(2)\ncomm.Recv(got, (rank - 1) % 8)\ncomm.Send(got, (rank + 1) % 8)",
         list(range(8)),
-        ["DeadlockError", "rank 0 waits in Recv from rank 7", "rank 7 waits in Recv from rank 6", "send before you receive"],
+        ["DeadlockError", "rank 0 waits in Recv from rank 7", "rank 7 waits in Recv from rank 6", "send before receiving"],
     ),
     "large sends before receives": (
         "x = np.ones(300_000)\nif rank < 2: comm.Send(x, 1 - rank); comm.Recv(x, 1 - rank)",
@@ -147,7 +147,7 @@ WRONG = {  # source, the ranks that raise, and what all of them say
     "an exchange with a source that sends elsewhere": (
         "if rank < 3: comm.Sendrecv(np.ones(2), (rank + 1) % 3, 0, np.empty(2), (rank + 1) % 3)",
         [0, 1, 2],
-        ["DeadlockError", "rank 0 waits in Sendrecv from rank 1", "look at dest, source and the tags"],
+        ["DeadlockError", "rank 0 waits in Sendrecv from rank 1", "check dest, source and the tags"],
     ),
     "a large send before a barrier, and its receive behind it": (
         "x = np.ones(300_000)\nif rank == 0: comm.Send(x, 3)\ncomm.Barrier()\nif rank == 3: comm.Recv(x, 0)",
