@@ -209,10 +209,10 @@ def test_who_sends_another_size_than_it_says_is_blamed_and_not_who_comes_last():
         ((calls.SPLIT, -1, 0, 0), 16, 8),
     ):
         header = {"call": 1, "members": [0, 1], "signature": list(what)}
-        with pytest.raises(ProtocolViolation, match="another size"):
+        with pytest.raises(ProtocolViolation, match="size is not the announced one"):
             busy(2).call(0, header, bytes(wrong))
         busy(2).call(0, header, bytes(right))
-    with pytest.raises(ProtocolViolation, match="another size"):  # where only the root has something to send
+    with pytest.raises(ProtocolViolation, match="size is not the announced one"):  # where only the root has something to send
         busy(2).call(1, {"call": 1, "members": [0, 1], "signature": [calls.BCAST, 12, 3, 16]}, bytes(24))
 
 
