@@ -73,7 +73,7 @@ def test_a_name_that_the_ranks_have_is_said_in_the_notebook(two):
 
 
 PX = {
-    "x = 1\n%%px\ny = 2": "%%px must be the first line of its cell, and here it is line 2.",
+    "x = 1\n%%px\ny = 2": "%%px must be the first line of its cell, but here it is line 2.",
     "# mine\n\nx = 1\n\n%%px --targets 0\ny = 2": "here it is line 5",
     "%%px --targets 9\nx = 1": "%%px --targets: the ranks are 0 to 1; got '9'.",
     "%%px --targets 0-3\nx = 1": "expected ranks such as 2 or 0,1 or 1:4; got '0-3'.",
