@@ -49,7 +49,7 @@ def test_comments_may_stand_above_px(two):
 HINTS = {
     "%%px\nprint(plots)": ("plots = 1", "plots is in the notebook, not on the ranks"),
     "%%px\nprint(splitdata)": (f"%%px\n{EXERCISE}", "Is it split_data?"),
-    "%%px\nprint(y)": ("%%px --targets 0\ny = 1", "or others have it, because its cell ran with --targets."),
+    "%%px\nprint(y)": ("%%px --targets 0\ny = 1", "or the others have the name, as its cell ran with --targets."),
     "%%px\nprint(unheard_of)": ("", "Has the cell that defines it been run, with %%px on top?"),
     "ranks.call('split_dat')": (f"%%px\n{EXERCISE}", "Is it split_data?"),
     "%%px\ndef f():\n    n = len(x)\n    x = 3\nf()": ("%%px\nx = [1]", "choose another name in it"),
