@@ -169,7 +169,7 @@ def test_split_makes_new_nccl_groups(ranks):
 WRONG = [
     ("comm.Allreduce(np.ones(2), np.ones(2))", "sendbuf must be a CuPy array; got a NumPy array. cupy.asarray(array) moves it to the GPU."),
     ("comm.Allreduce(cupy.asarray(np.ones(2)), cupy.asarray(np.ones(3)))", "recvbuf has 3 elements"),
-    ("comm.Allreduce(cupy.asarray(np.ones(2, complex)), cupy.asarray(np.ones(2, complex)))", "which NCCL cannot move"),
+    ("comm.Allreduce(cupy.asarray(np.ones(2, complex)), cupy.asarray(np.ones(2, complex)))", "which NCCL cannot send"),
     ("comm.Allreduce(cupy.asarray(np.ones((4, 4)))[:, 1], cupy.asarray(np.ones(4)))", "not contiguous"),
     ("x = cupy.asarray(np.ones(2))\ncomm.Allreduce(x, x)", "are the same array"),
     ("comm.Allreduce(cupy.asarray(np.ones(2)), cupy.asarray(np.ones(2)), MPI.LAND)", "NCCL supports the operations MPI.SUM"),

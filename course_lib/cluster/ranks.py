@@ -116,7 +116,7 @@ class Ranks:
 
     @property
     def share_a_disk(self) -> bool:
-        """Whether a rank can read another rank's files; isolated ranks cannot."""
+        """True if a rank can read another rank's files; isolated ranks cannot."""
         return bubblewrap.ISOLATION_VARIABLE not in os.environ
 
     @property

@@ -87,7 +87,7 @@ def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
     if not on_ranks(found[1]):
         title = definitions.cell_of(found[1], on_ranks=False)
         return f". The cell {title!r} defines it: run that first." if title else ""
-    return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') brings it."
+    return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') fetches it."
 
 
 def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:

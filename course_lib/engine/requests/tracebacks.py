@@ -93,7 +93,7 @@ def hidden(message: str, names: dict) -> str:
     found = sorted(name for name in names if hasattr(builtins, name) and not name.startswith("_") and not callable(names[name]))
     if "is not callable" not in message or not found:
         return ""
-    return f" (Some cell has assigned to {', '.join(found)}. `del {', '.join(found)}` brings back what Python means by it.)"
+    return f" (Some cell has assigned to {', '.join(found)}. `del {', '.join(found)}` restores Python's own meaning.)"
 
 
 def _places(error: BaseException) -> list[tuple[str, int, str, str]]:
