@@ -4,10 +4,8 @@ Each rank has a socket of its own, so whatever arrives on it is that rank's. Fra
 their content is checked, also against that of the other ranks of the group. A frame that the course's library never sends is a
 `ProtocolViolation`: the broker drops the rank, which to the others has ended.
 
-The protocol
-------------
-A frame (`collectives.transport.frames`) has a JSON header and a payload of bytes. The header's first key names the kind of frame; on a
-rank, `collectives.transport.relay` and `engine.isolated_rank` are the other side.
+A frame (`collectives.transport.frames`) has a JSON header and a payload of bytes. One of the keys below gives the kind of the frame.
+On a rank, `collectives.transport.relay`, `engine.isolated_rank` and `engine.traffic_gates` are the other side.
 
 From a rank to the broker:
 
