@@ -1,6 +1,6 @@
-"""Start MPI processes, one a rank, on this machine or on those of a cluster, and run cells on them.
+"""Start ranks, one MPI process each, on this machine or on a cluster, and run notebook cells on them.
 
-After ``ranks = cluster.start(8)``, a cell that begins with ``%%px`` runs on all ranks and blocks
+After ``ranks = cluster.start(8)``, a cell that begins with ``%%px`` runs on all ranks, and blocks
 until all are done.
 """
 
@@ -27,19 +27,20 @@ _current: Ranks | None = None
 
 
 def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) -> Ranks:
-    """Bring up `n` ranks and make ``%%px`` run on them.
+    """Start `n` ranks and make ``%%px`` run on them.
 
-    Starting again with the same `n` keeps the ranks that run, or wakes those that rest; with another `n` replaces them.
+    Called again with the same arguments, it keeps the running ranks, or starts new ones if they were stopped for being idle; with other
+    arguments, it replaces them.
 
     Parameters
     ----------
     n : int
         Number of MPI processes.
     slurm : str, optional
-        Have Slurm give the machines: options of srun, such as ``"--nodes=2 --time=1:00:00"``. The allocation is given back when the
+        Run the ranks in a Slurm allocation: options of srun, such as ``"--nodes=2 --time=1:00:00"``. The allocation is released when the
         ranks are stopped, or when this kernel ends. By default the ranks run on this machine.
     attach : str, optional
-        Use engines that already run, started with ``--engines=mpi`` (by Slurm for instance): the
+        Use running engines that were started with ``--engines=mpi``, for instance by Slurm: the
         name of an ipyparallel profile, or the path of a cluster file or connection file. `n` is
         then the number of engines to wait for.
 
@@ -50,9 +51,9 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
     Raises
     ------
     ValueError
-        `n` is not a whole number from 1 to 64, or more than this machine's users may have; or one of the options is the course's to set.
+        `n` is not a whole number from 1 to 64, or exceeds this user's quota; or an option of srun is reserved for the course.
     StartError
-        The ranks did not come up; the message has the last lines of their log.
+        The ranks did not start; the message has the last lines of their log.
     """
     global _current
     rank_quota.check_count(n)
@@ -65,7 +66,7 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
         idle_shutdown.stop_when_idle(_current)
         return _current
     if slurm is not None and attach:
-        raise ValueError("cluster.start: slurm= starts ranks, attach= uses some that run; give one of them.")
+        raise ValueError("cluster.start: slurm= starts ranks, attach= uses running ones; pass only one of them.")
     if attach is None and slurm is None:
         rank_quota.check_quota(n)
     if _current is not None:
@@ -79,7 +80,7 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
 
 
 def attach_client(what: str) -> Client:
-    """A client of engines that already run, by profile, cluster file or connection file."""
+    """Connect to running engines, given a profile, cluster file or connection file; StartError if there is none."""
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
 

@@ -1,7 +1,7 @@
-"""An ipyparallel client that never unpickles what a rank sends.
+"""An ipyparallel client that never unpickles data from a rank.
 
-What runs on a rank is a student's code. ipyparallel would unpickle its results, in this
-process; here a request is a pickle (this side is trusted) and the answer is JSON.
+A rank runs student code, and ipyparallel would unpickle its results in this process. Here, a
+request is a pickle, as this side is trusted, and the reply is JSON.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _REPLY = "__import__('course_lib.engine.requests.handler', fromlist=['Reply']).R
 
 
 class Client(ipp.Client):
-    """Sends requests to single ranks, and takes nothing but JSON from them."""
+    """Sends requests to single ranks, and accepts only JSON from them."""
 
-    _pending_interrupts: list[Future] = List()  # interrupts on their way
-    _rank_by_request: dict[str, int] = Dict()  # ranks by the requests that they have not answered
-    _unshown_output: list[tuple[int, str]] = List()  # by ranks, while they run a cell
-    stalls: dict[int, str] = Dict()  # by rank: the call of bare MPI that it stays in, and where that stands
+    _pending_interrupts: list[Future] = List()  # interrupts that have not been acknowledged
+    _rank_by_request: dict[str, int] = Dict()  # the rank of each unanswered request, by message id
+    _unshown_output: list[tuple[int, str]] = List()  # rank and text, in order of arrival
+    stalls: dict[int, str] = Dict()  # by rank: the plain MPI call in which it has stalled, and its place
 
     def request(self, engine: int, what: dict) -> Future:
-        """Send one request to an engine; `answer` reads what the future gives."""
+        """Send a request to an engine; pass the future to `answer` for the reply."""
         content = {"code": _CODE, "silent": True, "user_expressions": {"reply": _REPLY}}
         future = self._send(
             self._mux_socket,
             "execute_request",
             content=content,
-            buffers=[pickle.dumps(what)],  # beside the code, which IPython would read several times over
+            buffers=[pickle.dumps(what)],  # not in the code, which IPython parses several times
             ident=self._engines[engine].encode(),
             track_outstanding=True,
         )
@@ -48,50 +48,50 @@ class Client(ipp.Client):
         return future
 
     def _on_reply(self, future: Future) -> None:
-        """Have ipyparallel forget a request that is answered: it waits for a status message, and our engines send none."""
+        """Complete a request for ipyparallel, which waits for a status message that our engines do not send."""
         self._rank_by_request.pop(future.msg_id, None)
         if not future.output.done():
             future.output.set_result(None)
 
     def new_output(self) -> list[tuple[int, str]]:
-        """Return the output that ranks have sent since the last call, while they run a cell: rank and text."""
+        """Return the output of running cells that has arrived since the last call, as (rank, text)."""
         printed, self._unshown_output = self._unshown_output, []
         return printed
 
     def _send(self, socket: zmq.Socket, *args, **kwargs) -> Future:
-        # ipyparallel 9.2 sends on the socket behind the stream's back. When a reply comes at that
-        # moment, the stream is not woken: the reply lies there for ever. So have it look.
+        # ipyparallel 9.2 sends on the socket directly, bypassing its stream. If a reply arrives at that
+        # moment, the stream is not notified, and the reply is never read. Hence the flush.
         future = super()._send(socket, *args, **kwargs)
         stream = self._mux_stream if socket is self._mux_socket else self._control_stream
         self._io_loop.add_callback(stream.flush)
         return future
 
     def flush_replies(self) -> None:
-        """Have replies read that may lie unseen, see `_send`."""
+        """Read replies of which the streams were not notified, see `_send`."""
         for stream in (self._mux_stream, self._control_stream):
             self._io_loop.add_callback(stream.flush)
 
     def interrupt(self, engines: list[int]) -> list[Future]:
-        """Interrupt what the engines compute, as Ctrl-C would; a future is done when its engine has been told."""
+        """Interrupt engines, as Ctrl-C would; a future is done once its engine has acknowledged the interrupt."""
         identities = self._build_targets(engines)[0] if engines else []
         told = [self._send(self._control_stream, "interrupt_request", content={}, ident=identity) for identity in identities]
         self._pending_interrupts.extend(told)
         return told
 
     def wait_for_interrupts(self, timeout: float) -> None:
-        """Wait until all interrupts are taken: one that a busy rank takes late is not to hit the next thing that it does."""
+        """Wait until all interrupts are acknowledged: one that a busy rank takes late must not hit its next request."""
         waiting = list(self._pending_interrupts)
         self.flush_replies()
         wait(waiting, timeout)
         self._pending_interrupts = [
             future for future in self._pending_interrupts if future not in waiting
-        ]  # once: what is lost, nobody waits for again
+        ]  # a lost one is not waited for again
 
     def _stop_scheduling_tasks(self) -> None:
-        """Say nothing when a rank goes: there is no task farming here, and `connection` reports it."""
+        """Do nothing when an engine disappears: there is no task farming here, and `connection` reports the end of a rank."""
 
     def _handle_apply_reply(self, msg: dict) -> None:
-        if msg["content"].get("status") == "ok":  # nobody here asks for pickles
+        if msg["content"].get("status") == "ok":  # the course never sends apply requests, whose replies are pickles
             msg["content"] = {"status": "error", "ename": "Refused", "evalue": "a pickle from a rank", "traceback": []}
         super()._handle_apply_reply(msg)
 
@@ -109,7 +109,7 @@ class Client(ipp.Client):
 
     @staticmethod
     def answer(future: Future) -> dict | None:
-        """The rank's reply, or None when it could not be read (the rank was interrupted, or died)."""
+        """Return the rank's reply, or None if it cannot be read: the rank was interrupted, or has died."""
         try:
             shown = future.result(0)._content["user_expressions"]["reply"]
             return serialization.loads(shown["data"]["text/plain"])
@@ -118,9 +118,16 @@ class Client(ipp.Client):
 
 
 def connect(file: str, timeout: float = 30) -> Client:
-    """A client of the controller that wrote this connection file."""
+    """Connect to the controller that wrote this connection file.
+
+    Parameters
+    ----------
+    file : str
+    timeout : float
+        Seconds.
+    """
     log = get_logger()
-    before, log.disabled = log.disabled, True  # where all is encrypted, it says that nothing is signed
+    before, log.disabled = log.disabled, True  # with encryption, it warns that messages are not signed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The connection to ranks that run: their processes, and the client that reaches them."""
+"""Connection to running ranks: their processes, and the client that sends them requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from course_lib.cluster.processes.launch import Processes
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
-STOPPED_MESSAGE = "the ranks were stopped. ranks.restart(rerun=True) brings up new ones, and runs the cells again that only define."
+STOPPED_MESSAGE = "the ranks were stopped. ranks.restart(rerun=True) starts new ones, and runs the cells again that only define."
 
 
 class RanksGone(RuntimeError):
-    """The ranks' processes have ended; `start` brings up new ones."""
+    """The ranks' processes have ended; `cluster.start` starts new ones."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mRanksGone\x1b[0m: {self}"]
@@ -24,18 +24,18 @@ class RanksGone(RuntimeError):
 
 @dataclass
 class ClusterConnection:
-    """`n` ranks that came up.
+    """Connection to `n` running ranks.
 
     Parameters
     ----------
     n : int
-    client : Client
+    client : Client or IsolatedRanks
     processes : Processes or None
-        None for engines that somebody else has started.
+        None for attached engines.
     hosts : list of str
         The machine of each rank.
     heartbeat : HostHeartbeat or None
-        Where these are several.
+        Present if machines have agents.
     """
 
     n: int
@@ -45,11 +45,11 @@ class ClusterConnection:
     heartbeat: HostHeartbeat | None = None
 
     def alive(self) -> bool:
-        """Return whether all processes still run, as far as can be seen from here."""
+        """Return whether all processes that this kernel has started still run."""
         return not (self.processes and self.processes.ended())
 
     def check(self) -> None:
-        """Raise RanksGone, which says what happened, when a process has ended; what is left of them ends, too."""
+        """Raise RanksGone if a process has ended or a machine is lost, after ending the remaining processes."""
         if not self.alive():
             what = self.processes.exit_reason()
             self.end()
@@ -57,11 +57,11 @@ class ClusterConnection:
         if self.heartbeat and (lost := self.heartbeat.lost()):
             went = wording.ranks(r for r, host in enumerate(self.hosts) if host in lost)
             what = f"nothing has been heard from {', '.join(lost)} for {LOST_AFTER_SECONDS:g} s, and {went} went with it"
-            why = (self.processes and self.processes.reason()) or "The machine has failed, or its network."
+            why = (self.processes and self.processes.reason()) or "The machine or its network has failed."
             what_now = (
                 f"All ranks end with it. {self.restart_advice}"
                 if self.processes
-                else "The other engines run, and cannot go on: start new ones."
+                else "The other engines still run, but cannot continue: start new ones."
             )
             self.end()
             raise RanksGone(f"{what}. {why} {what_now}")
@@ -69,14 +69,14 @@ class ClusterConnection:
     @property
     def restart_advice(self) -> str:
         """Advice for when the ranks are gone."""
-        return "ranks.restart(rerun=True) brings up new ranks, and runs the cells again that only define functions and variables."
+        return "ranks.restart(rerun=True) starts new ranks, and runs the cells again that only define functions and variables."
 
     def log(self) -> str:
-        """The last lines that the processes wrote."""
+        """Return the last lines of the processes' log."""
         return self.processes.log() if self.processes else ""
 
     def end(self) -> None:
-        """End the processes; engines that somebody else has started are left as they are. Safe to call again."""
+        """End the processes; attached engines keep running. Safe to call again."""
         if self.heartbeat:
             self.heartbeat.close()
         if self.processes:

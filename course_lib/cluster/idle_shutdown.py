@@ -1,4 +1,4 @@
-"""Ranks rest: where a machine is shared, those of a notebook in which no cell runs for a while go, and come back at the next cell."""
+"""Idle shutdown: on a shared machine, ranks are stopped when no cell has run for a while, and started again by the next cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from IPython import get_ipython
 
 from course_lib.cluster.processes import rank_quota
 
-IDLE_VARIABLE = "COURSE_REST"  # seconds without a cell; unset or 0, ranks stay
+IDLE_VARIABLE = "COURSE_REST"  # seconds without a cell; if unset or 0, ranks are never stopped
 
 
 class RestartableRanks(Protocol):
@@ -19,7 +19,7 @@ class RestartableRanks(Protocol):
     n: int
     attached: str | None
     slurm: str | None
-    idle_stop_seconds: float | None  # the seconds after which they went, while they rest
+    idle_stop_seconds: float | None  # if they were stopped for being idle: after how many seconds
 
     def alive(self) -> bool: ...
 
@@ -29,33 +29,33 @@ class RestartableRanks(Protocol):
 
 
 def stop_when_idle(ranks: RestartableRanks) -> None:
-    """Let these ranks rest, in the notebook that this runs in, if the environment says after how long."""
+    """Stop these ranks when this notebook is idle, if the environment sets a time."""
     seconds, shell = float(os.environ.get(IDLE_VARIABLE) or 0), get_ipython()
     if seconds and shell is not None and not ranks.attached:
         _idle_timer.set(ranks, seconds, shell)
 
 
 def bring_back(ranks: RestartableRanks) -> None:
-    """Bring up new ranks in the place of those that rest, and say what became of these."""
+    """Start new ranks in place of those stopped for being idle, and tell the user."""
     if ranks.slurm is None:
         rank_quota.check_quota(ranks.n)
     minutes, seconds = divmod(round(ranks.idle_stop_seconds), 60)
     past = " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds or not minutes))
-    print(f"The ranks rested, as no cell had run for {past}; new ones come up. What was in the memory of the old ones is gone.", flush=True)
+    print(f"The ranks were stopped, as no cell had run for {past}; new ones are starting. The memory of the old ones is gone.", flush=True)
     ranks.restart(rerun=True)
 
 
 class _IdleTimer:
-    """Rings when no cell has run for a while: between cells, in the kernel's own loop, so never while one runs."""
+    """Timer that stops the ranks when no cell has run for a while; it runs on the kernel's event loop, so never during a cell."""
 
     def __init__(self):
         self.ranks, self.seconds = None, 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, ranks: RestartableRanks, seconds: float, shell) -> None:
-        """Watch over these ranks, and no longer over others."""
+        """Set the ranks to stop, in place of any others, and the idle time in seconds."""
         self.ranks, self.seconds = ranks, seconds
-        shell.events.register("pre_run_cell", self._begin)  # a second time, this does nothing
+        shell.events.register("pre_run_cell", self._begin)  # has no effect if already registered
         shell.events.register("post_run_cell", self._end)
 
     def _begin(self, *_) -> None:
@@ -66,7 +66,7 @@ class _IdleTimer:
         self._begin()
         try:
             self._timer = asyncio.get_running_loop().call_later(self.seconds, self._ring)
-        except RuntimeError:  # no notebook: nobody is away
+        except RuntimeError:  # not in a notebook
             self._timer = None
 
     def _ring(self) -> None:

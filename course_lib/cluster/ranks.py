@@ -1,4 +1,4 @@
-"""The running ranks, as the notebook's kernel sees them: run, call, interrupt, stop."""
+"""`Ranks`: the running ranks as the notebook's kernel uses them: run cells, call functions, interrupt, restart, stop."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ class Ranks:
     Parameters
     ----------
     n : int
-        How many.
+        Number of ranks.
     client : Client, optional
-        Of engines that already run; new ones are started by default.
+        Client of running engines; by default, new ones are started.
     slurm : str, optional
-        Options for srun: Slurm gives the machines.
+        Options of srun, to run the ranks in a Slurm allocation.
 
     Attributes
     ----------
+    hosts : list of str
+        The machine of each rank.
     traffic : list of list of tuple
-        What each rank sent in the last `call`: operation, ranks, calls, payload in bytes.
+        By rank, the traffic in the last `call`: operation, ranks, calls, payload in bytes.
     arrays : list of (list of numpy.ndarray, or None)
-        The arrays that each rank sent, flat, where that was to be kept, see `call`.
+        By rank, the arrays that it sent in the last `call`, flat; None unless ranks are isolated and ``keep=True``.
     messages : list of (list of (str, int, int), or None)
-        The messages of each rank in the last `call`, in their order, where ranks are isolated: "to" or "from" which rank, and the bytes.
+        By rank, its messages in the last `call`, in order: "to" or "from", the other rank, size in bytes. None unless ranks are isolated.
     unended : list of int
-        How many messages and collectives each rank had begun in it that had not ended when it answered; 0 where ranks are not isolated.
+        By rank, the messages and collectives that it had started but not completed when it replied; 0 unless ranks are isolated.
     peaks : list of (int or None)
-        The most bytes that each rank held at once in the last `call` beyond what it held before, where that was to be seen, see `call`.
+        By rank, its peak memory in the last `call` in bytes, beyond what it held before; None unless measured, see `call`.
     """
 
     def __init__(self, n: int, client: Client | None = None, slurm: str | None = None):
@@ -80,7 +82,7 @@ class Ranks:
         return self._connection is not None and self._connection.alive()
 
     def stop(self) -> None:
-        """End all processes of this cluster; attached engines are left as they are."""
+        """End all processes of this cluster; attached engines keep running."""
         self._stopped, self.idle_stop_seconds = True, None
         self._end()
 
@@ -91,14 +93,14 @@ class Ranks:
         atexit.unregister(self.stop)
 
     def restart(self, rerun: bool = False, n: int | None = None) -> None:
-        """End the ranks and bring up new ones, with empty memories.
+        """End the ranks and start new ones, with empty namespaces.
 
         Parameters
         ----------
         rerun : bool
-            Whether to run those cells again that did nothing but define functions, classes and variables.
+            Whether to run the cells again that only defined functions, classes and variables.
         n : int, optional
-            How many they are now; as many as before by default.
+            The new number of ranks; by default the same.
         """
         n = self.n if n is None else rank_quota.check_count(n)
         before, self.n = self.n, n if self.slurm is not None else rank_quota.check_quota(n)
@@ -110,11 +112,11 @@ class Ranks:
             for cell in again:
                 replies.raise_errors(self.run(cell.source, targets=cell.on(self.n, before), label=cell.label))
 
-    # Running things.
+    # Running code.
 
     @property
     def share_a_disk(self) -> bool:
-        """True where a rank can read files of another; where a notebook is graded, it cannot."""
+        """True if a rank can read another rank's files; isolated ranks cannot."""
         return bubblewrap.ISOLATION_VARIABLE not in os.environ
 
     @property
@@ -124,7 +126,7 @@ class Ranks:
 
     @property
     def isolated(self) -> IsolatedRanks | None:
-        """The isolated ranks' processes; None where ranks are not isolated."""
+        """The isolated ranks; None if ranks are not isolated."""
         return self._connection.client if self._connection and bubblewrap.ISOLATION_VARIABLE in os.environ else None
 
     @property
@@ -141,25 +143,25 @@ class Ranks:
         limit: float | None = None,
         show: requests.Show | None = None,
     ) -> replies.Replies:
-        """Run source code on the ranks, and wait.
+        """Run source code on the ranks; blocks until they are done.
 
         Parameters
         ----------
         source : str
-            Python, as in a notebook cell.
+            Source code, as in a notebook cell.
         targets : list of int, optional
             The ranks; all by default.
         label : str
-            How messages name the code, such as "cell [5]".
+            The code's name in error messages, such as "cell [5]".
         limit : float, optional
             Seconds after which the ranks are interrupted.
         show : callable, optional
-            Is given what ranks print while they run: a list of ranks and texts.
+            Called with the ranks' output while they run: a list of (rank, text).
 
         Returns
         -------
         list of (int, dict)
-            Rank and reply ("outputs", "error").
+            Each rank, and its reply ("outputs", "error").
 
         Raises
         ------
@@ -184,32 +186,32 @@ class Ranks:
         keep: bool = False,
         peak: bool | float | str = False,
     ) -> list:
-        """Call a function on every rank, and fetch what it returns.
+        """Call a function on every rank, and return the results.
 
         Parameters
         ----------
         function : str or function
-            The name of a function that a ``%%px`` cell has defined on the ranks; or a function
-            of this notebook, whose source is sent there. Names that this notebook does not know are the ranks' own.
+            The name of a function that a ``%%px`` cell has defined on the ranks; or a function of this notebook, whose source is sent to
+            the ranks. Names in it that this notebook does not define are looked up on the rank.
         arguments : dict, or list of dict
-            Keyword arguments, the same for all, or one dict a rank.
+            Keyword arguments: the same for all ranks, or a dict for each.
         limit : float
             Seconds after which the ranks are interrupted.
         show : bool
-            Whether to show what the ranks print.
+            Whether to show the ranks' output.
         gates : list of (float, float), or a list of these for each rank, optional
-            For `engine.traffic_gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
+            For `engine.traffic_gates`: the bytes that a rank must have sent to pass each gate, and the number that it then receives.
         keep : bool
-            Whether to keep in `arrays` what each rank sends, where ranks are isolated.
+            Whether to keep the arrays that each rank sends in `arrays`; only if ranks are isolated.
         peak : bool, float or "goes on"
-            Whether the system is to say in `peaks` what each rank, if isolated, held at most: in this call, or still since the latest
-            that was measured. With a number, what it held before beyond so many bytes counts: it may make room for other things.
+            Whether to measure `peaks`, if ranks are isolated. True: in this call. A number: the same, but memory that a rank held before
+            counts, too, apart from this number of bytes. "goes on": since the start of the last call that was measured.
 
         Returns
         -------
         list
-            One value a rank: numbers, texts, arrays, and tuples, lists and dicts of these. Other
-            objects stay on the rank; a `serialization.Opaque` stands for them.
+            The value from each rank: numbers, strings, arrays, and tuples, lists and dicts of these. Any other
+            object stays on the rank, and is represented by a `serialization.Opaque`.
 
         Raises
         ------
@@ -227,7 +229,7 @@ class Ranks:
             texts = [value for value in each[0].values() if isinstance(value, str)] if each else []
             misplaced_names.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
-            raise ValueError(f"arguments for {len(each)} ranks, and {self.n} are up: ranks.restart(rerun=True, n={len(each)}) helps.")
+            raise ValueError(f"got arguments for {len(each)} ranks, but {self.n} are up: ranks.restart(rerun=True, n={len(each)}) helps.")
         client = self._looking(peak)
         gates = gates if gates and isinstance(gates[0], list) else [gates or []] * self.n
         found = self._do({r: {**what, "arguments": each[r], "gates": gates[r], "keep": keep} for r in range(self.n)}, limit)
@@ -242,11 +244,11 @@ class Ranks:
         return [serialization.decode(reply["value"], reply.get("rest", b"")) for reply in found.values()]
 
     def pull(self, name: str) -> list:
-        """The value that a variable has on each rank, one a rank, as plain data (see `call`)."""
+        """Return a variable's value on each rank, as plain data (see `call`)."""
         return self.call(_look_up, {"name": name})
 
     def held(self) -> list[int]:
-        """Bytes that each rank holds between its cells: as the system says where ranks are isolated, else the sum of its arrays."""
+        """Return the bytes that each rank holds: measured by the system if ranks are isolated, else the sum of its live arrays."""
         self._tidy()
         client = self._connection.client
         return client.held() if hasattr(client, "held") else self.call(memory.live_array_bytes)
@@ -255,7 +257,7 @@ class Ranks:
         self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)
 
     def _looking(self, peak: bool | float | str) -> Client | None:
-        """Return the client that measures peak memory in this call, where ranks are isolated; None if it is not measured."""
+        """Prepare the measurement of peak memory; return the client that measures it, None if it is not measured."""
         if anew := peak not in (False, "goes on"):
             self._tidy()
         client = getattr(self._connection, "client", None)
@@ -266,7 +268,7 @@ class Ranks:
         return client if peak else client.stop_sampling()
 
     def interrupt(self) -> None:
-        """Interrupt what the ranks compute, as Ctrl-C would."""
+        """Interrupt the ranks, as Ctrl-C would."""
         if self._connection is not None:
             self._connection.client.interrupt(list(range(self.n)))
 
@@ -277,7 +279,7 @@ class Ranks:
         return sorted(set(targets)) if targets else list(range(self.n))
 
     def _do(self, what: requests.Requests, limit: float | None, show: requests.Show | None = None) -> dict[int, dict]:
-        """One round: send the requests, wait, and give every rank's reply."""
+        """Send a round of requests, wait, and return every rank's reply; begins a new epoch if the ranks left messages behind."""
         self._be_up()
         call = any(request["do"] == "call" for request in what.values())
         limits = [seconds for seconds in (limit, time_limits.limit(call)) if seconds]
@@ -293,7 +295,7 @@ class Ranks:
             self._end()
             raise
         except KeyboardInterrupt:
-            self._epoch += 1  # some may have left a transfer that others were in
+            self._epoch += 1  # some ranks may have left a transfer in progress on others
             raise
         if requests.left_messages(found):
             self._epoch += 1
@@ -301,7 +303,11 @@ class Ranks:
         return {r: reply or silent for r, reply in found.items()}
 
     def _be_up(self) -> None:
-        """RanksGone when the ranks have ended; new ones go on for those that rest, and where nobody is there to start them again."""
+        """Ensure that the ranks run.
+
+        Ranks that were stopped for being idle are started again, and so are ended ones while grading, where their cells are replayed;
+        otherwise RanksGone is raised.
+        """
         if self.alive():
             return
         if self.idle_stop_seconds:
@@ -317,7 +323,7 @@ class Ranks:
 
 
 def _look_up(name: str) -> object:
-    """Runs on a rank."""
+    """Return a variable's value; runs on a rank."""
     from IPython import get_ipython
 
     names = get_ipython().user_ns

@@ -1,7 +1,7 @@
-"""Show the ranks' replies in groups: ranks that print the same, or raise the same, are shown once.
+"""Show the ranks' replies, grouped: output or an error that several ranks share is shown once.
 
-An error shows the student's own lines and no library frames, with the ranks' numbers; the odd one out
-stands by itself.
+An error shows the ranks, and the student's own lines without library frames; a rank that differs is
+shown separately.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from course_lib.cluster.source import misplaced_names
 from course_lib.sandbox import bubblewrap
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
-MAX_LIVE_CHARACTERS = 20_000  # characters of what is shown while a cell runs
-_SECONDARY = {"DeadlockError"}  # these follow from what another rank did
+MAX_LIVE_CHARACTERS = 20_000  # of output shown while a cell runs
+_SECONDARY = {"DeadlockError"}  # errors that are consequences of what another rank did
 
 Replies = list[tuple[int, dict]]
 
-wrong_group = ""  # what the last call did on another group than the one that it was given, see `collectives.wrong_group_hint`
+wrong_group = ""  # the hint from the last call, if it used another group than it was given; see `collectives.wrong_group_hint`
 
 
 class RanksError(RuntimeError):
@@ -39,7 +39,7 @@ class RanksError(RuntimeError):
         places: dict[tuple[str, ...], list[tuple[list[int], dict]]] = {}
         for who, error in self.groups:
             places.setdefault((error["name"], *error["lines"]), []).append((who, error))
-        for (name, *own), said in places.items():  # ranks that say the same with other numbers share the lines above
+        for (name, *own), said in places.items():  # errors that differ only in the message share the lines above it
             if self.n > 1:
                 lines.append(head(sorted(r for who, _ in said for r in who), self.n))
             lines += [f"{DIM}{line}{PLAIN}" if not line.startswith("    ") else line for line in own]
@@ -50,7 +50,7 @@ class RanksError(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user stopped a cell; `replies` are what the ranks answered then, None for a rank that could not."""
+    """The user has interrupted a cell; `replies`: the ranks' replies, None for a rank that could not reply."""
 
     def __init__(self, replies: dict[int, dict | None]):
         self.replies = [(r, reply) for r, reply in replies.items() if reply]
@@ -60,7 +60,7 @@ class Interrupted(KeyboardInterrupt):
         places: dict[tuple[str, ...], list[int]] = {}
         for r, reply in self.replies:
             error = reply["error"]
-            # Where a rank was: the innermost of the student's own lines.
+            # The innermost of the student's own lines.
             place = tuple(error["lines"][-2:]) or ("a place outside of your lines",) if error else ()
             places.setdefault(place, []).append(r)
         lines = [f"{RED}KeyboardInterrupt{PLAIN}: {self}."]
@@ -71,12 +71,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 def head(who: list[int], n: int) -> str:
-    """The line above what some of n ranks show."""
+    """Return the heading above the output of some of n ranks."""
     return f"{BOLD}{'all ranks' if len(who) == n > 2 else wording.ranks(who)}{PLAIN}"
 
 
 def stall_message(waits: dict[int, str]) -> str:
-    """Say which ranks stay in a call of bare MPI, in a sentence."""
+    """Describe the ranks that have stalled in a plain MPI call; `waits`: by rank, the call and its place."""
     places: dict[str, list[int]] = {}
     for rank, place in sorted(waits.items()):
         places.setdefault(place, []).append(rank)
@@ -84,16 +84,16 @@ def stall_message(waits: dict[int, str]) -> str:
 
 
 class LiveOutput:
-    """Shows what the ranks print while they run, as it comes; at the end, what is shown in groups takes its place.
+    """Shows the ranks' output while they run; at the end, the grouped output replaces it.
 
-    Of much, only the latest stays: a page that grows with a flood stands still.
+    Of a flood of output only the latest is kept, as a page that grows without bound stops responding.
     """
 
     def __init__(self, n: int):
         self.n, self.shown = n, 0
 
     def show(self, printed: list[tuple[int, str]]) -> None:
-        """Show what came."""
+        """Show new output, as (rank, text)."""
         if self.shown > MAX_LIVE_CHARACTERS:
             clear_output(wait=True)
             printed = [(rank, text[-MAX_LIVE_CHARACTERS // 8 // self.n :].partition("\n")[2] or text[-80:]) for rank, text in printed]
@@ -102,13 +102,13 @@ class LiveOutput:
         self.shown += sum(len(text) for _, text in printed)
 
     def end(self) -> None:
-        """Have it go when the next thing is shown."""
+        """Have the output replaced by whatever is shown next."""
         if self.shown:
             clear_output(wait=True)
 
 
 def group(replies: Replies, part: str) -> list[tuple[list[int], object]]:
-    """Ranks whose replies have the same `part`, together; in the order of their first ranks."""
+    """Group ranks whose replies have the same nonempty `part`; groups are ordered by their first rank."""
     groups: dict[str, tuple[list[int], object]] = {}
     for rank, reply in replies:
         if reply[part]:
@@ -117,10 +117,10 @@ def group(replies: Replies, part: str) -> list[tuple[list[int], object]]:
 
 
 def show_outputs(replies: Replies, n: int) -> None:
-    """Show what the ranks printed and displayed."""
+    """Show the ranks' printed and displayed output."""
     for who, outputs in group(replies, "outputs"):
         if n > 1:
-            print(head(who, n), flush=True)  # or what goes to stderr would come before it
+            print(head(who, n), flush=True)  # flushed, or stderr would appear before it
         for output in outputs:
             if "stream" in output:
                 stream = sys.stderr if output["stream"] == "stderr" else sys.stdout
@@ -131,7 +131,7 @@ def show_outputs(replies: Replies, n: int) -> None:
 
 
 def raise_errors(replies: Replies) -> None:
-    """Raise what the ranks raised, the errors that others follow from first."""
+    """Raise RanksError if any rank raised; errors that caused others come first."""
     global wrong_group
     said = (
         []

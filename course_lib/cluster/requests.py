@@ -1,4 +1,4 @@
-"""Requests to the ranks, and their replies: every wait can be interrupted, and has an end."""
+"""Send requests to the ranks and wait for their replies; every wait can be interrupted, and ends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from course_lib.interrupts import defer_interrupts
 
 Requests = dict[int, dict]  # by rank
 Show = Callable[[list[tuple[int, str]]], None]
-INTERRUPT_ACK_SECONDS = 10.0  # seconds until a rank that is there has taken an interrupt
+INTERRUPT_ACK_SECONDS = 10.0  # within which a responsive rank acknowledges an interrupt
 INTERRUPT_INTERVAL_SECONDS = 0.5  # seconds from one interrupt to the next
-MAX_IGNORED_INTERRUPTS, MAX_UNDELIVERED_INTERRUPTS = 7, 40  # interrupts until a rank is ended that has taken one, or none
+MAX_IGNORED_INTERRUPTS, MAX_UNDELIVERED_INTERRUPTS = 7, 40  # interrupts until a rank is ended that acknowledged one, or none
 
 
 def ask(connection: ClusterConnection, requests: Requests, limit: float | None = None, show: Show | None = None) -> dict[int, dict | None]:
@@ -26,34 +26,34 @@ def ask(connection: ClusterConnection, requests: Requests, limit: float | None =
 
     Parameters
     ----------
-    connection : Connection
+    connection : ClusterConnection
     requests : dict of int to dict
-        What to do, by rank.
+        The request of each rank, see `engine.requests.handler`.
     limit : float, optional
         Seconds after which the ranks are interrupted.
     show : callable, optional
-        Is given what ranks print while they run: a list of ranks and texts.
+        Called with the ranks' output while they run: a list of (rank, text).
 
     Returns
     -------
     dict of int to (dict or None)
-        The replies; None for a rank that was interrupted before it could give one.
+        The reply of each rank; None if it was interrupted before it could reply.
 
     Raises
     ------
     RanksGone
         A process ended, or a rank did not react to an interrupt.
     Interrupted
-        The user interrupted; the ranks are interrupted, too, and answer again.
+        The user has interrupted; the ranks are interrupted, too, and ready for new requests.
     """
     connection.client.wait_for_interrupts(INTERRUPT_ACK_SECONDS)
-    connection.client.new_output()  # of an earlier request
+    connection.client.new_output()  # discard that of an earlier request
     deadline = time.monotonic() + limit if limit else None
     futures: dict[int, Future] = {}
     late: list[int] = []
     told: dict[int, str] = {}
     try:
-        with defer_interrupts():  # whoever is asked is to be interrupted, too
+        with defer_interrupts():  # an interrupt here would leave ranks running whose futures are unknown
             futures = {r: connection.client.request(r, q) for r, q in requests.items()}
         while wait(futures.values(), 0.25).not_done:
             connection.client.flush_replies()
@@ -61,7 +61,7 @@ def ask(connection: ClusterConnection, requests: Requests, limit: float | None =
             if show and (printed := connection.client.new_output()):
                 show(printed)
             if told != (told := dict(connection.client.stalls)):
-                print(f"{replies.stall_message(told)}. If nobody comes, stop the cell.", file=sys.stderr, flush=True)
+                print(f"{replies.stall_message(told)}. If no rank answers, stop the cell.", file=sys.stderr, flush=True)
             if deadline and time.monotonic() > deadline:
                 late = [r for r, f in futures.items() if not f.done()]
                 _interrupt(connection, futures)
@@ -80,20 +80,21 @@ def ask(connection: ClusterConnection, requests: Requests, limit: float | None =
 
 
 def left_messages(found: dict[int, dict | None]) -> bool:
-    """Return whether messages in flight must not match later receives: a rank says so, or one has failed while another had sent."""
+    """Return whether a new epoch is needed: a rank has abandoned operations, or one has failed while another has sent messages."""
     answers = [reply for reply in found.values() if reply]
     failed = any(reply["error"] for reply in answers)
     return any(reply.get("abandoned") or (failed and reply.get("sent")) for reply in answers)
 
 
 def _interrupt(connection: ClusterConnection, futures: dict[int, Future]) -> None:
-    """Interrupt until all have answered; end ranks that do not react.
+    """Interrupt the ranks until all have replied; end all ranks if one does not react.
 
-    Slow is not stubborn: a rank is asked so many times after it has taken an interrupt, and a busy machine may take its time to tell it.
+    A slow rank is not taken for an unresponsive one: interrupts count from the first that it has acknowledged, and on a busy machine
+    even the first may take long to be delivered.
     """
     told: dict[int, list[Future]] = {r: [] for r in futures}
-    taken: dict[int, int] = {}  # which interrupt a rank had taken first
-    for number in itertools.count():  # not seconds: where the whole machine stood still, no rank was stubborn
+    taken: dict[int, int] = {}  # by rank: the number of the first interrupt that it acknowledged
+    for number in itertools.count():  # interrupts, not seconds: if the whole machine was suspended, no rank was unresponsive
         silent = [r for r, f in futures.items() if not f.done()]
         for r, future in zip(silent, connection.client.interrupt(silent), strict=True):
             told[r].append(future)
@@ -121,7 +122,7 @@ def _interrupt(connection: ClusterConnection, futures: dict[int, Future]) -> Non
 
 
 def settle(connection: ClusterConnection) -> None:
-    """After an interrupt, an engine drops what is queued: ask until all ranks answer again."""
+    """Send empty requests until all ranks reply again: after an interrupt, an engine drops its queued requests."""
     connection.client.wait_for_interrupts(INTERRUPT_ACK_SECONDS)
     for _ in range(20):
         futures = {r: connection.client.request(r, {"do": "nothing"}) for r in range(connection.n)}
@@ -133,5 +134,5 @@ def settle(connection: ClusterConnection) -> None:
 
 
 def error(name: str, message: str, lines: list[str] | None = None) -> dict:
-    """An error as a reply has it."""
+    """Make an error dict as in a reply, see `engine.requests.tracebacks.describe`."""
     return {"name": name, "message": message, "place": "", "lines": lines or [], "kind": [name]}

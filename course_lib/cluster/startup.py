@@ -1,4 +1,4 @@
-"""Bringing up ranks, and waiting until all of them are there; every wait has an end."""
+"""Start ranks and wait until all of them are ready; every wait has a time limit."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from course_lib.sandbox import bubblewrap
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
-FIRST_TRY_SECONDS, START_SECONDS = 30.0, 60.0  # seconds to come up
+FIRST_TRY_SECONDS, START_SECONDS = 30.0, 60.0  # seconds to start
 
 
 def start_ranks(n: int, client: Client | None = None, slurm: str | None = None) -> ClusterConnection:
-    """Bring up `n` ranks; a start that failed may have met what another program left behind, so there is a second try.
+    """Start `n` ranks, in up to two attempts: the first may collide with leftovers of another program.
 
     Parameters
     ----------
     n : int
-        How many.
+        Number of ranks.
     client : Client, optional
-        Of engines that already run; new ones are started by default.
+        Client of running engines; by default, new ones are started.
     slurm : str, optional
-        Options for srun, with which Slurm is asked for machines; this one by default.
+        Options of srun, to ask Slurm for machines; by default, the ranks run on this one.
 
     Returns
     -------
-    Connection
+    ClusterConnection
 
     Raises
     ------
     StartError
-        They ended or did not come up in time; the message has the last lines of their log.
+        The ranks ended, or were not ready in time; the message has the last lines of their log.
     """
     if client is None and slurm is None and bubblewrap.ISOLATION_VARIABLE not in os.environ:
         rank_quota.check_quota(n)
-    threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
+    threadpool_limits(1)  # for checks in this process: threads that compete with the ranks for cores make them five times slower
     for limit in (START_SECONDS,) if client is not None or slurm is not None else (FIRST_TRY_SECONDS, START_SECONDS):
         try:
             return _try(n, client, SLURM_LIMIT if slurm is not None else limit, slurm)
@@ -75,14 +75,14 @@ def _try(n: int, client: Client | None, limit: float, slurm: str | None) -> Clus
 
 
 def _start(n: int, limit: float, deadline: float, slurm: str | None) -> ClusterConnection:
-    """Start `n` ranks and wait for them; leaves nothing behind if they do not come up."""
+    """Start `n` ranks and wait for them; leaves nothing behind on failure."""
     if os.environ.get(bubblewrap.ISOLATION_VARIABLE):
         return _start_isolated(n, deadline)
     processes, client = launch.launch(n) if slurm is None else allocate(n, slurm), None
-    from course_lib.cluster.client import connect  # it takes a while, and where ranks are isolated, nobody needs it
+    from course_lib.cluster.client import connect  # takes a while to import, and isolated ranks do not need it
 
     try:
-        while waits := processes.waits():  # as long as it takes
+        while waits := processes.waits():  # waiting in Slurm's queue has no time limit
             processes.show(waits)
             deadline = time.monotonic() + limit
             _pause("the ranks did not come up", deadline, processes)
@@ -119,7 +119,7 @@ def _wait_for_engines(client: Client, n: int, deadline: float, processes: Proces
 
 
 def _greet(connection: ClusterConnection, limit: float) -> None:
-    """Have the ranks say on which machines they are; StartError unless they are the ranks of one MPI job, in order."""
+    """Ask the ranks for their machines; StartError unless they are the ranks of one MPI job, in order."""
     hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
     engines = sorted(connection.client.ids)[: connection.n]
     try:
@@ -130,12 +130,12 @@ def _greet(connection: ClusterConnection, limit: float) -> None:
         if reply and reply["error"] and reply["error"]["name"] == "TimeLimit":
             raise StartError(f"rank {engine} did not answer within {limit:g} s.\n{connection.log()}")
         if reply is None or reply["error"]:
-            said = reply["error"]["message"] if reply else "nothing"
-            raise StartError(f"rank {engine} cannot take part: it says {said}\n{connection.log()}")
+            said = reply["error"]["message"] if reply else "no reply"
+            raise StartError(f"rank {engine} cannot take part: {said}\n{connection.log()}")
     facts = {engine: serialization.decode(reply["value"]) for engine, reply in replies.items()}
     if {f["size"] for f in facts.values()} != {len(facts)} or any(engine != f["rank"] for engine, f in facts.items()):
         raise StartError(
-            f"expected {len(facts)} engines of one MPI job, in the order of their ranks; got sizes "
+            f"expected {len(facts)} engines of one MPI job, in rank order; got sizes "
             f"{sorted({f['size'] for f in facts.values()})} and ranks {[f['rank'] for f in facts.values()]}. "
             "Were the engines started by this MPI's own mpiexec?"
         )
@@ -146,7 +146,7 @@ def _greet(connection: ClusterConnection, limit: float) -> None:
     except StartError as error:
         if connection.processes:
             raise
-        print(error, flush=True)  # whoever started these engines may have reasons, such as a tunnel
+        print(error, flush=True)  # attached engines may be reachable only through a tunnel, on purpose
 
 
 def _pause(problem: str, deadline: float, processes: Processes | None) -> None:

@@ -229,7 +229,7 @@ def _absence(view: RankView, late: set[int], newest: int) -> tuple[str, str] | N
 def _deadlock_hint(kinds: set[int], absent: set[int], someone_absent: bool, waiting: dict[int, RankView]) -> str:
     messages = kinds & {SEND, RECV}
     if LOST in absent:
-        return "A machine or its network has failed: ranks.restart(rerun=True) brings up new ranks."
+        return "A machine or its network has failed: ranks.restart(rerun=True) starts new ranks."
     if RAISED in absent:
         return "Fix that error first."
     if messages and someone_absent:

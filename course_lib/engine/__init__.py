@@ -1,1 +1,1 @@
-"""Processes that run beside the notebook: a rank, the zygote, the controller. Imports nothing, so that each loads only its own."""
+"""Processes other than the notebook's kernel: ranks, the zygote, the controller. Imports nothing, so that each loads only what it needs."""

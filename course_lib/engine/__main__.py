@@ -1,4 +1,4 @@
-"""``python -m course_lib.engine FOLDER`` is one rank that was not forked."""
+"""Run one rank, ``python -m course_lib.engine FOLDER``, where ranks are not forked from a zygote."""
 
 import sys
 

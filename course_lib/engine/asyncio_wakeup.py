@@ -1,4 +1,4 @@
-"""Wake asyncio's event loop on an isolated rank by an eventfd, as a pair of sockets could hold megabytes."""
+"""Wake asyncio's event loop on an isolated rank by an eventfd: a socket pair could be used to hide megabytes of data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from asyncio.selector_events import BaseSelectorEventLoop
 
 
 class Wakeup:
-    """Both ends of the pair of sockets that asyncio expects; it has no buffer."""
+    """An eventfd in place of both sockets of the pair that asyncio uses; it has no buffer."""
 
     def __init__(self):
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """The descriptor to wait at."""
+        """Return the file descriptor to poll."""
         return self._descriptor
 
     def send(self, data: bytes) -> int:
@@ -22,19 +22,19 @@ class Wakeup:
         return len(data)
 
     def recv(self, size: int) -> bytes:
-        """Forget what woke it; BlockingIOError where nothing did."""
+        """Reset the eventfd; BlockingIOError if nothing has woken the loop."""
         os.eventfd_read(self._descriptor)
         return b"\0"
 
     def close(self) -> None:
-        """Give the descriptor back; safe to call again."""
+        """Close the descriptor; safe to call again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
 
 def install() -> None:
-    """Have the event loops to come use it."""
+    """Make all new event loops use `Wakeup`."""
     BaseSelectorEventLoop._make_self_pipe = _make
 
 

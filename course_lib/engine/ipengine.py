@@ -1,4 +1,4 @@
-"""One ipyparallel engine: made in two steps, so that the zygote can do the first one once for all ranks."""
+"""The ipyparallel engine of a rank, created in two steps, so that the zygote can take the first (`prepare`) once for all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traitlets.config import Config
 
 from course_lib.engine.processes.watchdog import watch_from_environment
 
-# What ipyparallel's own command line would say.
+# Replaces ipyparallel's command line.
 ENGINE_SETTINGS = {
     "IPEngine": {
         "use_mpi": True,
@@ -25,52 +25,56 @@ ENGINE_SETTINGS = {
         "log_level": "ERROR",
         "out_stream_factory": f"{__name__}.DelayedOutStream",
     },
-    "HistoryManager": {"enabled": False},  # neither a database nor a thread for it
+    "HistoryManager": {"enabled": False},  # saves a database and its thread
 }
 
 
 class DelayedOutStream(OutStream):
-    """Stream for what is written past `requests.output`, such as by a thread between cells; sent 0.2 s later, and no request waits."""
+    """Stream for output not captured by `requests.output`, such as a thread's between cells; sent up to 0.2 s later."""
 
     def flush(self) -> None:
-        """Nothing: what was written is sent in any case."""
+        """Do nothing: the output is sent in any case."""
 
 
 class RankEngine(IPEngine):
-    """An engine that looks at no command line and no file of the user's; in a fork, each look copies megabytes of pages."""
+    """An engine that reads no command line and no configuration file, which in a fork would copy megabytes of memory pages."""
 
     name = "ipengine"
 
     def parse_command_line(self, argv: list[str] | None = None) -> None:
-        """Nothing: all is in `config`."""
+        """Do nothing: all settings are in `config`."""
 
     def load_config_file(self, *_: object, **__: object) -> None:
-        """Nothing: a user's settings for engines are not meant for these."""
+        """Do nothing: a user's engine settings are not meant for ranks."""
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Initialize what needs neither the controller nor a rank's own process."""
+        """Initialize everything that needs neither the controller nor the rank's own process."""
         super(IPEngine, self).initialize(argv)
 
     def start(self) -> None:
-        """The rest, and then serve."""
+        """Connect to the controller, and serve requests."""
         self.init_engine()
         super().start()
 
     def init_signal(self) -> None:
-        """Called when the kernel has just been made: the shell, which was there before, learns of it."""
+        """Connect the shell, created earlier, to the kernel; called by ipyparallel right after it has created the kernel."""
         self.kernel.shell.kernel = self.kernel
-        self.kernel._publish_status = lambda *_, **__: None  # two messages a request, and the reply says when it is over
+        self.kernel._publish_status = lambda *_, **__: None  # saves two messages per request: the reply marks the end
         super().init_signal()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ipyparallel's own would end it when its cell has ended
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ipyparallel's handler would wait for the end of the cell
 
 
 def prepare(folder: str) -> RankEngine:
-    """An engine with its shell: no thread, no socket, no MPI yet.
+    """Create an engine with its shell, without threads, sockets or MPI, so that it can be forked.
 
     Parameters
     ----------
     folder : str
-        Where the controller has its connection files.
+        The folder with the controller's connection files.
+
+    Returns
+    -------
+    RankEngine
     """
     engine = RankEngine.instance(config=Config(ENGINE_SETTINGS | {"ProfileDir": {"location": folder}}))
     engine.initialize([])
@@ -79,13 +83,13 @@ def prepare(folder: str) -> RankEngine:
 
 
 def serve(engine: RankEngine) -> None:
-    """Join MPI and be a rank, until the notebook's kernel is gone."""
+    """Initialize MPI and serve as a rank, until the notebook's kernel is gone."""
     watch_from_environment()
     from mpi4py import MPI
 
     from course_lib.collectives.transport.mpi import base_comm
 
-    if not MPI.Is_initialized():  # the zygote has loaded it
+    if not MPI.Is_initialized():  # the zygote imports mpi4py without initializing MPI
         MPI.Init_thread()
-    base_comm()  # every rank has joined MPI before it registers
+    base_comm()  # collective: every rank has initialized MPI before any of them registers
     engine.start()

@@ -1,6 +1,7 @@
-"""An isolated rank: an IPython shell, and a connection to the broker, on which requests come and collectives go.
+"""Main program of an isolated rank: an IPython shell, and a connection to the broker for requests and communication.
 
-Run by path, ``python -I isolated_rank.py LIBRARY RANK SIZE DESCRIPTOR``, in a sandbox; see `cluster.isolated`.
+Run by path, ``python -I isolated_rank.py LIBRARY RANK SIZE DESCRIPTOR``, in a sandbox; see `cluster.isolated`. The frames on the connection
+are specified in `cluster.isolated.broker`.
 """
 
 import builtins
@@ -19,12 +20,19 @@ import sys
 import threading
 import time
 
-MAX_OPEN_FILES = 16  # that an answer may open at once
+MAX_OPEN_FILES = 16  # that student code may have open at once
 
 
 def main(rank: int, size: int, descriptor: int) -> None:
-    """Serve requests until the broker is gone."""
-    gc.disable()  # of what is imported, nothing is garbage
+    """Serve requests until the broker is gone.
+
+    Parameters
+    ----------
+    rank, size : int
+    descriptor : int
+        File descriptor of the socket to the broker.
+    """
+    gc.disable()  # imports create no garbage
     die_with_parent(os.getppid())
     no_huge_pages()
     from IPython.core.interactiveshell import InteractiveShell
@@ -36,9 +44,9 @@ def main(rank: int, size: int, descriptor: int) -> None:
     from course_lib.engine.requests import handler
     from course_lib.sandbox import landlock, seccomp, system_calls
 
-    # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
+    # Imported here, not within the first cell's time limit. This starts MPI, as a world of this rank alone, for code that uses it directly.
     comm_world, relay = (importlib.import_module(f"course_lib.collectives.{name}") for name in ("comm_world", "transport.relay"))
-    shared_memory.unlink_mapped_files()  # a rank is killed in the end
+    shared_memory.unlink_mapped_files()  # isolated ranks are killed in the end, and would leave the files behind
     if files := json.loads(os.environ.pop("COURSE_FILES", "{}")):
         landlock.restrict_files(**files)
     apply_limits()
@@ -53,11 +61,11 @@ def main(rank: int, size: int, descriptor: int) -> None:
     InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     shell.loop_runner = run_coroutine.run
-    builtins.get_ipython = namespace.get_ipython  # as in a notebook, outside of cells, too
+    builtins.get_ipython = namespace.get_ipython  # as in a notebook: available outside of cells, too
     me = {"outputs": [], "error": None, "value": serialization.encode({"rank": rank, "size": size, "host": "isolated"})}
     handler.ACTIONS["hello"] = lambda request: me
     warm_up()
-    gc.freeze()  # what is there now stays: no collection need look through it, not even a first one (a tenth of the start)
+    gc.freeze()  # permanent objects: exempt from collection, even a first one, which takes a tenth of the start-up time
     gc.enable()
     connection.send({"ready": rank})
     while True:
@@ -66,16 +74,16 @@ def main(rank: int, size: int, descriptor: int) -> None:
         except (EOFError, OSError):
             return
         if "request" not in header:
-            relay.store_answer((header, request))  # the answer to what an earlier cell has begun
+            relay.store_answer((header, request))  # the answer to a call that an earlier cell started
             continue
-        request = pickle.loads(request)  # and the bytes are gone
+        request = pickle.loads(request)  # rebinding the name frees the bytes
         text, *arrays = serialization.parts(handler.run_request(request))
         connection.send({"reply": header["request"], "text": len(text)}, text, *arrays)
-        del request, text, arrays  # between requests, nothing counts but what the answer keeps
+        del request, text, arrays  # memory between requests must be only what student code keeps
 
 
 def die_with_parent(parent: int) -> None:
-    """End when the process that started this one ends, whatever this one does then."""
+    """Have this process killed when its parent ends, whatever it is doing then."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         return
@@ -89,16 +97,16 @@ def die_with_parent(parent: int) -> None:
 
 
 def no_huge_pages() -> None:
-    """Have the system map this process's memory in small pages: what is read as held is what was written to, and not up to 2 MB more.
+    """Disable transparent huge pages, which would make measured memory up to 2 MB larger than the memory written to.
 
-    NumPy asks for huge pages for arrays of 4 MB and more; in the heap, they then come for small things, too.
+    NumPy asks for huge pages for arrays of 4 MB and more; on the heap, small objects may then get them, too.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
 
 
 def warm_up() -> None:
-    """Use once what NumPy and its linear algebra set up for good when they are first used: what a rank holds is counted from here on."""
+    """Trigger the one-time allocations of NumPy and BLAS, before the baseline of the rank's memory is measured."""
     import numpy as np
 
     for size in (8, 300):
@@ -109,7 +117,7 @@ def warm_up() -> None:
 
 
 def apply_limits() -> None:
-    """Limits that nothing in this process can lift."""
+    """Set resource limits that this process cannot lift again."""
     unused = os.dup(0)
     os.close(unused)
     resource.setrlimit(resource.RLIMIT_NOFILE, (unused + MAX_OPEN_FILES, unused + MAX_OPEN_FILES))
@@ -122,7 +130,7 @@ def apply_limits() -> None:
 
 
 def give_up_rights() -> None:
-    """Give up the rights that root has by its capabilities, for good: without a sandbox, a rank may run as root."""
+    """Drop all capabilities for good: without a sandbox, a rank may run as root."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         for right in range(64):

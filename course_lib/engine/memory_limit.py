@@ -1,4 +1,4 @@
-"""A limit of memory for each rank on this machine: a leak on one ends with an error there, before the machine suffers."""
+"""Memory limit of each rank on this machine: a leak ends with a MemoryError on that rank, before the machine runs out."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import resource
 from course_lib.collectives.transport import isolated
 
 MEMORY_VARIABLE = (
-    "COURSE_RANK_MEMORY"  # such as 2G; 0: no limit. By default, all ranks together may have most of what is free at their start
+    "COURSE_RANK_MEMORY"  # such as 2G; 0 for no limit. By default, the ranks share `FREE_SHARE` of the memory that is free at their start
 )
-FREE_SHARE, MIN_RANK_BYTES = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
-MIN_SETTING_BYTES = 300 << 20  # bytes: a rank that has just started has two thirds of it
-REPLY_BYTES = 64 << 20  # bytes
-_limit = 0  # bytes, in a rank
+FREE_SHARE, MIN_RANK_BYTES = 0.8, 1 << 30  # of the free memory; lower bound of the default
+MIN_SETTING_BYTES = 300 << 20  # lower bound of the setting: a rank that has just started uses two thirds of it
+REPLY_BYTES = 64 << 20  # added to the limit for a reply
+_limit = 0  # bytes; set on a rank
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def per_rank(n: int) -> int:
-    """Return the bytes that each of `n` ranks may have; 0 for no limit.
+    """Return the memory limit of each of `n` ranks, in bytes; 0 for none.
 
     Raises
     ------
     ValueError
-        The environment's setting is no size.
+        The setting in the environment is invalid.
     """
     if (said := os.environ.get(MEMORY_VARIABLE)) is not None:
         found = re.fullmatch(r"(\d+)([KMG]?)B?", said.strip().upper())
@@ -39,16 +39,16 @@ def per_rank(n: int) -> int:
 
 
 def apply(nbytes: int) -> None:
-    """Limit the memory of this process, without what it shares, to so many bytes; 0 for no limit."""
+    """Limit the private memory of this process, in bytes; 0 for no limit."""
     global _limit
     if nbytes:
-        with contextlib.suppress(OSError, ValueError):  # not all systems count so
+        with contextlib.suppress(OSError, ValueError):  # not every system supports RLIMIT_DATA
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
             _limit = nbytes
 
 
 def raise_for_reply() -> None:
-    """Raise the limit a little, so that a rank that has used it up can still reply."""
+    """Raise the limit by `REPLY_BYTES`, so that a rank that has exhausted it can still reply."""
     with contextlib.suppress(OSError, ValueError):
         most, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if most != resource.RLIM_INFINITY and not isolated.connection:
@@ -57,8 +57,8 @@ def raise_for_reply() -> None:
 
 
 def hint() -> str:
-    """Explain an error for want of memory."""
+    """Return a hint for a MemoryError: the limit, and the usual cause."""
     most = _limit or resource.getrlimit(resource.RLIMIT_DATA)[0]
     room = "" if most == resource.RLIM_INFINITY else f"A rank may have {most / (1 << 30):.3g} GiB here. "
     more = "" if isolated.connection or not room else f" {MEMORY_VARIABLE}=4G before `make lab` sets another limit."
-    return f" ({room}Does a list grow in each step, or is an array larger than meant?{more})"
+    return f" ({room}Does a list grow in each step, or is an array larger than intended?{more})"

@@ -1,10 +1,10 @@
-"""The names of a rank: what the student's cells and the set-up cell have defined there."""
+"""A rank's namespace: the names that the student's cells and the set-up cell have defined there."""
 
 from __future__ import annotations
 
 
 def get_ipython():
-    """The engine's interactive shell."""
+    """Return the rank's IPython shell."""
     from IPython import get_ipython as current
 
     return current()
@@ -16,7 +16,7 @@ def student(name: str) -> object:
     Raises
     ------
     NameError
-        No cell that ran here has defined it.
+        No cell on this rank has defined it.
     """
     names = get_ipython().user_ns
     if name not in names:
@@ -25,12 +25,12 @@ def student(name: str) -> object:
 
 
 def group_of(place: tuple[int, int]) -> object:
-    """Split all ranks into groups; every rank calls it.
+    """Split all ranks into groups; collective.
 
     Parameters
     ----------
-    place : tuple of int
-        The number of this rank's group, and this rank's place in it.
+    place : (int, int)
+        The number of this rank's group, and its sort key within the group.
 
     Returns
     -------

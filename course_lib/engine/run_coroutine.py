@@ -1,4 +1,4 @@
-"""Running a coroutine to its end, also where an event loop runs already, as in a notebook."""
+"""Run a coroutine to completion, even while an event loop is running, as in a notebook."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from collections.abc import Coroutine
 
 COURSE_FOLDER = os.path.dirname(os.path.dirname(__file__))
-TASK_CANCEL_SECONDS = 0.5  # seconds that cancelled tasks have to end
+TASK_CANCEL_SECONDS = 0.5  # for cancelled tasks to end
 
 
 def run(coroutine: Coroutine) -> object:
-    """Run a coroutine in an event loop of its own, and return its result; a loop that runs already waits meanwhile."""
+    """Run a coroutine in a new event loop, and return its result; a loop that is already running is suspended meanwhile."""
     outer = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     loop = asyncio.new_event_loop()
@@ -22,7 +22,7 @@ def run(coroutine: Coroutine) -> object:
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
-            # Not for ever: an interrupt may have hit the loop just when it had taken up a task's next step, which then never comes.
+            # With a timeout: if an interrupt hit the loop just after it had taken a task's next step off its queue, the task never ends.
             loop.set_exception_handler(lambda *_: None)
             if left:
                 loop.run_until_complete(asyncio.wait(left, timeout=TASK_CANCEL_SECONDS))
@@ -32,7 +32,7 @@ def run(coroutine: Coroutine) -> object:
 
 
 def suspension_point(task: asyncio.Task) -> str:
-    """Return where a waiting task stands: the innermost line that is not the course's, such as "line 4 of loop"; empty if there is none."""
+    """Return the place where a task is suspended: the innermost line outside course_lib, such as "line 4 of loop"; empty if none."""
     coroutine, found = task.get_coro(), ""
     while getattr(coroutine, "cr_frame", None):
         frame = coroutine.cr_frame

@@ -1,7 +1,7 @@
-"""Serialize what a rank sends as plain data: JSON and the bytes of arrays, never a pickle.
+"""Serialization of a rank's replies as plain data: JSON and the bytes of arrays, never a pickle.
 
-A rank runs code that a student wrote. Unpickling what it sends would run its code here; so
-only numbers, texts, arrays of numbers and containers of these come through.
+A rank runs student code, and unpickling data from it could run that code here. So only numbers,
+strings, arrays of numbers, and containers of these are transferred.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 _KINDS = "biufc"
 _DTYPE = re.compile(rf"[<>|=][{_KINDS}]\d{{1,2}}")
 MAX_DIMENSIONS = 64
-MAX_EMPTY_PRODUCT = 1 << 26  # product of an empty array's other dimensions: a sum over the empty one has as many numbers
-# Numbers can be chosen so that they meet in a dict, and each then takes as long as there are others; texts are hashed with a secret.
-MAX_NON_STRING_KEYS, MAX_KEY_TUPLE = 100, 8  # keys of a dict that are no texts, and members of one that is a tuple
+MAX_EMPTY_PRODUCT = 1 << 26  # product of an empty array's nonzero dimensions: summing over the empty one gives as many elements
+# Numbers can be chosen to collide in a dict, which makes building it quadratic; the hash of a str is randomized.
+MAX_NON_STRING_KEYS, MAX_KEY_TUPLE = 100, 8  # non-str keys of a dict; members of a tuple as a key
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """Stands for a value that has no plain form, such as a function or a communicator."""
+    """Placeholder for a value without a plain form, such as a function or a communicator."""
 
     description: str
 
@@ -33,7 +33,14 @@ class Opaque:
 
 
 def encode(value: object, depth: int = 0) -> object:
-    """A form of `value` for `dumps` and `parts`; anything that has none becomes an `Opaque`."""
+    """Encode a value for `dumps` or `parts`; anything without a plain form will be decoded as an `Opaque`.
+
+    Parameters
+    ----------
+    value : object
+    depth : int
+        Nesting depth; containers deeper than 20 levels are opaque.
+    """
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -42,7 +49,7 @@ def encode(value: object, depth: int = 0) -> object:
         return {"scalar": encode(np.asarray(value))}
     if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
         layout = "C" if value.flags.c_contiguous else "view"
-        data = ArrayBytes(np.ascontiguousarray(value).tobytes())  # a copy, of this moment; see `dumps` and `parts`
+        data = ArrayBytes(np.ascontiguousarray(value).tobytes())  # a copy: the array may change before it is sent
         return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape), "layout": layout}
     if type(value) in (tuple, list) and depth < 20:
         return {type(value).__name__: [encode(v, depth + 1) for v in value]}
@@ -53,19 +60,19 @@ def encode(value: object, depth: int = 0) -> object:
 
 @dataclass(frozen=True)
 class ArrayBytes:
-    """The bytes of an array."""
+    """The bytes of an array, before `dumps` or `parts` encodes them."""
 
     data: bytes
 
 
 class TrailingBytes:
-    """The bytes behind a text, see `parts`; each is taken once, so that no short text can ask for much memory."""
+    """The bytes that follow the JSON text, see `parts`; each can be taken only once, so a short text cannot demand much memory."""
 
     def __init__(self, data: bytes | bytearray | memoryview = b""):
         self._left = memoryview(data)
 
     def take(self, count: int) -> memoryview:
-        """The next bytes, so many."""
+        """Return the next `count` bytes."""
         if type(count) is not int or not 0 <= count <= len(self._left):
             raise ValueError(f"{str(count)[:40]} bytes did not come from a rank")
         taken, self._left = self._left[:count], self._left[count:]
@@ -73,22 +80,23 @@ class TrailingBytes:
 
 
 def decode(data: object, rest: bytes | bytearray | memoryview = b"") -> object:
-    """The value that `encode` was given.
+    """Decode a value; the inverse of `encode`.
 
     Parameters
     ----------
     data : object
+        The parsed JSON.
     rest : bytes
-        What came behind the text, see `parts`.
+        The bytes that followed the JSON text, see `parts`.
 
     Raises
     ------
     ValueError
-        `data` is not what `encode` makes.
+        `data` is not the output of `encode`.
     """
     try:
         return _decode(data, TrailingBytes(rest))
-    except (OverflowError, TypeError, LookupError, RecursionError, MemoryError) as error:  # a student may write any number or shape
+    except (OverflowError, TypeError, LookupError, RecursionError, MemoryError) as error:  # the data may be hostile: any number or shape
         raise ValueError(f"not a value from a rank: {type(error).__name__}") from None
 
 
@@ -98,7 +106,7 @@ def _decode(data: object, rest: TrailingBytes) -> object:
     if not isinstance(data, dict):
         raise ValueError(f"not a value from a rank: {str(data)[:80]}")
     if "float" in data:
-        return float.fromhex(str(data["float"])[:40])  # what `hex` writes is shorter, and millions of digits take minutes
+        return float.fromhex(str(data["float"])[:40])  # `hex` writes less; parsing millions of digits takes minutes
     if "scalar" in data:
         return _decode(data["scalar"], rest)[()]
     if "array" in data:
@@ -126,7 +134,7 @@ def _decode(data: object, rest: TrailingBytes) -> object:
 
 
 def _key(data: object, rest: TrailingBytes) -> object:
-    """A key of a dict; not a tuple of many members, or of tuples, as two of these take long to compare."""
+    """Decode a key of a dict; long or nested tuples are refused, as comparing two of them takes long."""
     key = _decode(data, rest)
     if type(key) is tuple and (len(key) > MAX_KEY_TUPLE or any(type(part) is tuple for part in key)):
         raise ValueError(f"a key of {len(key)} members, or with tuples inside, cannot come from a rank")
@@ -134,19 +142,19 @@ def _key(data: object, rest: TrailingBytes) -> object:
 
 
 def _scattered(array: np.ndarray) -> np.ndarray:
-    """The same array, not C-contiguous, as it was on its rank."""
+    """Return a copy that is not C-contiguous, as the array on its rank was not."""
     room = np.empty((*array.shape, 2), array.dtype)
     room[..., 0] = array
     return room[..., 0]
 
 
 def dumps(reply: dict) -> str:
-    """JSON text on one line, ASCII only."""
+    """Encode a reply as JSON, ASCII on one line, with arrays in base64."""
     return json.dumps(reply, default=lambda found: base64.b64encode(_bytes(found)).decode())
 
 
 def parts(reply: dict) -> list[bytes]:
-    """JSON text, and behind it the bytes of its arrays as they are, in their order; in the text stand their lengths."""
+    """Encode a reply as JSON, followed by the bytes of its arrays in order; the JSON text has their lengths."""
     arrays: list[bytes] = []
 
     def length(found: object) -> int:
@@ -163,7 +171,7 @@ def _bytes(found: object) -> bytes:
 
 
 def loads(text: str | bytes | bytearray) -> dict:
-    """The dict in a rank's JSON text."""
+    """Parse a rank's JSON text; ValueError if it is not a dict."""
     reply = json.loads(text)
     if not isinstance(reply, dict):
         raise ValueError("a rank's reply is not a dict")

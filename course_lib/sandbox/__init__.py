@@ -1,1 +1,1 @@
-"""Sandbox for untrusted code: namespaces, files, system calls, control groups, and the account of what it uses."""
+"""Sandbox for untrusted code: namespaces, file access, system calls, control groups, and measurement of resource usage."""

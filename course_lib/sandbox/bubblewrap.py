@@ -1,8 +1,8 @@
-"""The wall round a rank whose code nobody has read: what it may see, write and use.
+"""Sandbox of an isolated rank: what untrusted code may see, write and use.
 
-On Linux it is bubblewrap (`bwrap`): namespaces of its own for users, processes, network, mounts and messages, no capabilities, and of
-the files only Python, the course's library and the system's shared objects, read only. Where the grader is root, the rank runs as a
-user that owns nothing. Limits of the system hold everywhere; `engine.isolated_rank` sets them, and they cannot be lifted.
+On Linux, it is bubblewrap (``bwrap``): new user, PID, network, mount and IPC namespaces, no capabilities, and only Python, the course's
+library and the system's shared objects as read-only files. If the grader is root, the rank runs as a user that owns nothing. Resource
+limits apply with and without bubblewrap; `engine.isolated_rank` sets them, and they cannot be lifted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ISOLATION_VARIABLE = "COURSE_ISOLATED"  # set when grading, to one of these: each rank in a sandbox, or without one
+ISOLATION_VARIABLE = "COURSE_ISOLATED"  # set when grading, to one of the following: ranks in bubblewrap, or without it
 SANDBOXED, UNSANDBOXED = "walled", "open"
-WRITABLE_FOLDERS = ("/tmp", "/dev/shm")  # where a rank may write: in memory, and gone with it
+WRITABLE_FOLDERS = ("/tmp", "/dev/shm")  # in memory, private to the rank, and gone with it
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-HIDDEN_FOLDERS = ("sim/plan",)  # of course_lib, what would do an exercise for a student
-FOLDER_BYTES = 8 << 20  # bytes that it may write to each
-FIRST_USER_ID = 1_999_999_000  # the first of some user ids that no system gives to anybody, one for each rank: they share no account
+HIDDEN_FOLDERS = ("sim/plan",)  # parts of course_lib that would solve an exercise
+FOLDER_BYTES = 8 << 20  # size of each writable folder
+FIRST_USER_ID = 1_999_999_000  # of a range of user ids that no system assigns, one for each rank, so that ranks do not share a user
 
-# All that a rank's environment has, beside what its threads and MPI need.
+# The complete environment of a rank, apart from variables for threads and MPI.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def limits() -> dict[str, int]:
-    """Return a rank's resource limits: bytes of memory and of a file, seconds of a processor, locks and messages."""
+    """Return a rank's resource limits (setrlimit(2)): sizes in bytes, CPU time in seconds."""
     return {
         "RLIMIT_DATA": 1 << 30,
         "RLIMIT_FSIZE": FOLDER_BYTES,
@@ -47,15 +47,20 @@ def limits() -> dict[str, int]:
 
 
 def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
-    """The command in which one rank runs.
+    """Return the command prefix that runs a rank in the sandbox.
 
     Parameters
     ----------
     library : Path
-        The folder in which course_lib lies.
+        The folder that contains course_lib.
     data : str
-        A folder with data sets, if there is one.
+        A folder with data sets, which is readable; may be empty.
     rank : int
+
+    Returns
+    -------
+    tuple of str
+        To be followed by the rank's own command.
     """
     binds = _binds(library, data)
     writable = [word for path in WRITABLE_FOLDERS for word in ("--size", str(FOLDER_BYTES), "--tmpfs", path)]
@@ -66,12 +71,12 @@ def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, 
     )
     if os.geteuid():
         return inner
-    # Root first shows a tree in which that user may reach Python, also where it lies in root's home, and then becomes that user.
+    # As root: an outer bubblewrap builds a tree where the rank's user can reach Python even in root's home, then setpriv becomes that user.
     tools = [shutil.which(name) or name for name in ("bwrap", "setpriv")]
     programs = [word for path in tools for word in ("--ro-bind", path, path)]
     places = [Path(word) for word in (*binds, *programs, *devices) if word.startswith("/")]
     above = sorted({str(folder) for place in places for folder in place.parents if folder != Path("/")})
-    folders = [word for path in above for word in ("--dir", path)]  # bubblewrap's own would be for root alone
+    folders = [word for path in above for word in ("--dir", path)]  # folders that bubblewrap creates itself are accessible to root only
     return (
         *("bwrap", "--dir", "/tmp", *folders, *binds, *programs, *devices, "--bind", "/proc", "/proc"),
         *(
@@ -87,7 +92,7 @@ def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, 
 
 
 def readable_paths(library: Path, data: str = "") -> list[str]:
-    """Return the paths that a rank may read: Python, the course's library, the system's shared objects, a folder with data sets."""
+    """Return the paths that a rank may read: Python, the course's library, the system's shared objects, and the data sets' folder."""
     python = {sys.base_prefix} if sys.base_prefix not in ("/usr", "/") else _links(sys.executable)
     python = {path for path in python if not path.startswith(f"{sys.prefix}/")}
     own = sorted(path for path in {sys.prefix, *python, str(library / "course_lib"), data} if path)
@@ -95,7 +100,7 @@ def readable_paths(library: Path, data: str = "") -> list[str]:
 
 
 def _links(path: str) -> set[str]:
-    """The files that a link leads to, one after the other: .venv/bin/python, /usr/bin/python3, /usr/bin/python3.11."""
+    """Return the chain of files that a symbolic link leads to: .venv/bin/python, /usr/bin/python3, /usr/bin/python3.11."""
     found = set()
     while os.path.islink(path):
         path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
@@ -115,7 +120,7 @@ def _binds(library: Path, data: str) -> list[str]:
 
 @cache
 def problem() -> str | None:
-    """Return why there is no sandbox on this machine, or None when there is one."""
+    """Return the reason why bubblewrap cannot be used on this machine, or None if it can."""
     if not sys.platform.startswith("linux"):
         return "bubblewrap is for Linux"
     if not shutil.which("bwrap"):

@@ -1,8 +1,7 @@
-"""A control group for a hand-in, where the system lends one: a limit for all of its processes together, and a way to end them all.
-The hub makes one for each user's server.
+"""Control groups for a submission, and for each user's server on the hub: limits for all processes together, and a way to end them all.
 
-Root has one on most machines, others where their login session was given one (systemd, `Delegate=`); elsewhere the limits of each process
-hold alone. Version 2 is tried first, then version 1 (kernel documentation, admin-guide/cgroup-v2.rst and cgroup-v1/).
+Root can create them on most machines, other users if their login session has a delegated group (systemd, ``Delegate=``); without them, only
+the limits of each process apply. Version 2 is tried first, then version 1 (kernel documentation, admin-guide/cgroup-v2.rst and cgroup-v1/).
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pathlib import Path
 import psutil
 
 ROOT = Path("/sys/fs/cgroup")
-MEMORY_BYTES = 4 << 30  # bytes of a hand-in, all of its processes together
-MAX_PROCESSES = 512  # and threads
-HUB_MEMORY_VARIABLE = "MEM_LIMIT"  # bytes of this server, all of its processes together
-CPU_PERIOD_MICROSECONDS = 100_000  # microseconds in which processors are dealt out
+MEMORY_BYTES = 4 << 30  # of all processes of a submission
+MAX_PROCESSES = 512  # processes and threads of a submission
+HUB_MEMORY_VARIABLE = "MEM_LIMIT"  # set by JupyterHub: bytes of all processes of a user's server
+CPU_PERIOD_MICROSECONDS = 100_000  # scheduling period of the CPU quota
 
 
 @contextlib.contextmanager
 def limited(name: str) -> Iterator[list[Path]]:
-    """Groups for one hand-in, none where there are none to be had; whatever is still in them in the end is ended."""
+    """Context manager: create the groups for one submission (none if that is not possible), and end their processes on exit."""
     groups = create(name, MEMORY_BYTES, MAX_PROCESSES)
     try:
         yield groups
@@ -35,25 +34,29 @@ def limited(name: str) -> Iterator[list[Path]]:
 
 
 def create(name: str, memory: int, processes: int, cores: float | None = None) -> list[Path]:
-    """New groups of that name, none where there are none to be had.
+    """Create groups of this name: one with version 2, one per controller with version 1; none if that is not possible.
 
     Parameters
     ----------
     name : str
     memory : int
-        Bytes, of all of its processes together.
+        Bytes, for all processes together.
     processes : int
-        And threads.
+        Number of processes and threads.
     cores : float, optional
-        Processors that it may use; with 0, as many as there are, and a fair share where others want them, too.
+        CPU cores; 0 for no limit, but a fair share.
+
+    Returns
+    -------
+    list of Path
     """
     return _create_v2(name, memory, processes, cores) or _create_v1(name, memory, processes, cores)
 
 
 def available_bytes() -> int:
-    """Bytes that this process's groups have left for it; a very large number where none has a limit.
+    """Return the bytes of memory left in this process's groups; a very large number if none has a limit.
 
-    On a hub the groups are not to be seen; JupyterHub says the limit in the environment.
+    On a hub, the groups are not visible, and the limit is taken from JupyterHub's environment variable.
     """
     left = [1 << 60]
     if said := os.environ.get(HUB_MEMORY_VARIABLE):
@@ -67,7 +70,7 @@ def available_bytes() -> int:
 
 
 def remove_stale(prefix: str, is_left: Callable[[Path], bool]) -> None:
-    """End and remove the groups that graders have left that were killed."""
+    """End and remove groups left behind by killed graders; `is_left` tells whether a group is one."""
     for parent in {folder for controller in ("", "memory", "pids", "cpu") for folder in _above(controller)}:
         for group in parent.glob(f"{prefix}*"):
             if is_left(group):
@@ -75,14 +78,14 @@ def remove_stale(prefix: str, is_left: Callable[[Path], bool]) -> None:
 
 
 def join(groups: list[Path], pid: int) -> None:
-    """Put a process, and all that it will start, under the limits."""
+    """Move a process into the groups, and with it all processes that it will start."""
     for group in groups:
         with contextlib.suppress(OSError):
             (group / "cgroup.procs").write_text(str(pid))
 
 
 def _own(controller: str) -> Path | None:
-    """The path of this process's group below the controller's root; "" is version 2."""
+    """Return the path of this process's group relative to the controller's root; "" is version 2."""
     try:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:
@@ -92,7 +95,7 @@ def _own(controller: str) -> Path | None:
 
 
 def _create_v2(name: str, memory: int, processes: int, cores: float | None) -> list[Path]:
-    """A group beside this process's, or above, where the controllers are handed down."""
+    """Create a group in the nearest folder, from this process's group upwards, that delegates the controllers."""
     for folder in _above(""):
         with contextlib.suppress(OSError):
             handed_down = (folder / "cgroup.subtree_control").read_text().split()
@@ -108,7 +111,7 @@ def _create_v2(name: str, memory: int, processes: int, cores: float | None) -> l
 
 
 def _above(controller: str) -> list[Path]:
-    """The folder of this process's group, and those above it."""
+    """Return the folder of this process's group, and those above it."""
     own, root = _own(controller), ROOT / controller
     return [] if own is None else [root / own, *(root / above for above in own.parents)]
 
@@ -129,7 +132,7 @@ def _made(group: Path, limits: dict[str, int | str]) -> Path:
     group.mkdir()
     try:
         for file, most in limits.items():
-            with contextlib.suppress(FileNotFoundError):  # without swap, there is none for it
+            with contextlib.suppress(FileNotFoundError):  # memory.swap.max does not exist without swap
                 (group / file).write_text(str(most))
     except OSError:
         group.rmdir()
@@ -138,11 +141,11 @@ def _made(group: Path, limits: dict[str, int | str]) -> Path:
 
 
 def end(group: Path) -> None:
-    """End what is in it, and remove it; it may take a moment until the kernel lets go."""
+    """Kill all processes in a group and remove it, retrying for up to 5 s until the kernel has released it."""
     for _ in range(50):
         with contextlib.suppress(OSError, ValueError):
             for pid in (group / "cgroup.procs").read_text().split():
-                if pid != "0":  # a process that this namespace does not know
+                if pid != "0":  # 0: a process outside this PID namespace
                     os.kill(int(pid), signal.SIGKILL)
         try:
             group.rmdir()

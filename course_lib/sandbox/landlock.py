@@ -1,6 +1,6 @@
-"""Files that a rank isolated does not need, taken from it for good, also where there is no bubblewrap: Linux's Landlock.
+"""Landlock (Linux): restrict the files that an isolated rank can access, for good, on machines without bubblewrap.
 
-Needs no rights, and works in containers (kernel documentation, userspace-api/landlock.rst). Where the kernel has none, nothing is taken.
+Needs no privileges, and works in containers (kernel documentation, userspace-api/landlock.rst). Without it, nothing is restricted.
 """
 
 from __future__ import annotations
@@ -9,35 +9,40 @@ import ctypes
 import os
 import struct
 
-_CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same on all processors
+_CREATE, _ADD, _RESTRICT = 444, 445, 446  # system call numbers, the same on all architectures
 _ASK_VERSION, _BENEATH, _NO_NEW_PRIVS = 1, 1, 38
-_READ = 0b1101  # run a file, read a file, list a folder
-_FILE = 0b1100_0000_0000_0111  # what can be allowed for a file that is no folder
-# By version of the interface: what it can take of the file system, of the network, and of signals and sockets without a name.
+_READ = 0b1101  # execute a file, read a file, list a folder
+_FILE = 0b1100_0000_0000_0111  # the rights that apply to files rather than folders
+# By ABI version: the rights that it can restrict on files, on the network, and on signals and abstract sockets.
 _FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _NETWORK, _SCOPES = {1: 0, 4: 0b11}, {1: 0, 6: 0b11}
 
 
 def restrict_files(read: list[str], write: list[str]) -> bool:
-    """Let this thread, and all that it will ever start, reach these files and folders and no others; whether that is known here.
+    """Restrict this thread, and all threads and processes that it will start, to the given files and folders.
 
     Parameters
     ----------
     read : list of str
-        Files and folders to read; those that are not there are left out.
+        Files and folders to read and execute; those that do not exist are ignored.
     write : list of str
-        Folders to do anything in, and devices to write to.
+        Folders with full access, and devices.
+
+    Returns
+    -------
+    bool
+        False if the kernel has no Landlock, and nothing is restricted.
 
     Raises
     ------
     OSError
-        The system refuses.
+        The kernel refuses the restriction.
     """
     libc, version = ctypes.CDLL(None, use_errno=True), abi_version()
     if not version:
         return False
     files, network, scopes = (_newest(table, version) for table in (_FILES, _NETWORK, _SCOPES))
-    # The first versions know the first words only.
+    # Earlier versions of the ABI have a shorter struct.
     words = struct.pack("QQQ", files, network, scopes)[: 24 if version >= 6 else 16 if version >= 4 else 8]
     rules = _call(libc, _CREATE, words, len(words), 0)
     try:
@@ -53,7 +58,7 @@ def restrict_files(read: list[str], write: list[str]) -> bool:
 
 
 def abi_version() -> int:
-    """The version of the kernel's Landlock; 0 where there is none."""
+    """Return the kernel's Landlock ABI version; 0 if it has none."""
     try:
         return _call(ctypes.CDLL(None, use_errno=True), _CREATE, None, 0, _ASK_VERSION)
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Measure the memory of a rank by the system's account of its process and of its folders, wherever an answer hides it."""
+"""Memory of a rank, measured through the operating system: its process and its folders, wherever an answer may hide data."""
 
 from __future__ import annotations
 
@@ -14,36 +14,41 @@ import psutil
 
 from course_lib.sandbox import bubblewrap
 
-INODE_BYTES = 2048  # bytes that the system has for a file in memory, its name included
-UNMEASURED_BYTES = 1 << 40  # bytes that count for what cannot be counted at all
+INODE_BYTES = 2048  # kernel memory of a file in tmpfs, including its name
+UNMEASURED_BYTES = 1 << 40  # counted for a process that cannot be measured
 MAX_THREADS, MAX_FILES = 300, 20_000
-MAX_WRITTEN_BYTES = 64 << 20  # bytes, where a rank's folder is on the disk
-MAPPED_FIELDS = "RssFile:", "RssShmem:"  # pages of files, such as a library's
-STOP_SECONDS = 3  # seconds that a process has to stop: on a busy machine, one of its threads may have to wait for a core
+MAX_WRITTEN_BYTES = 64 << 20  # if a rank's folder is on disk
+MAPPED_FIELDS = "RssFile:", "RssShmem:"  # resident pages of files, such as libraries
+STOP_SECONDS = 3  # for a process to stop: on a busy machine, its threads may have to wait for a core
 
 
 class ResourceUsage:
-    """The account of one rank's process, from now on.
+    """Measures one rank's process; its usage at construction is the baseline.
 
     Parameters
     ----------
     process : psutil.Process
     room : Path or None
-        Its folder on the disk; None where its folders are in memory.
+        Its folder on disk; None if its folders are in memory (`bubblewrap.WRITABLE_FOLDERS`).
+
+    Attributes
+    ----------
+    baseline : int
+        Bytes; set it to `used()` to start over.
     """
 
     def __init__(self, process: psutil.Process, room: Path | None):
         self.process, self._room, self._marked = process, room, None
         self._file_stamps_then: set | None = None
-        self._kept = 0  # bytes in memory at `reset_peak` beyond those that it began with and may hold
-        self._mapped = 0  # the least bytes of files in its memory since `reset_peak`
+        self._kept = 0  # bytes at `reset_peak` beyond the baseline and the spare bytes
+        self._mapped = 0  # the smallest number of resident bytes of files since `reset_peak`
         try:
             self.baseline = self.used()
         except (OSError, psutil.Error):
             self.baseline = 0
 
     def used(self) -> int:
-        """Bytes in memory and in files; names of files count, too. What cannot be counted counts in full."""
+        """Return the bytes in memory and in files, including their names; what cannot be measured counts with its maximum."""
         if self._has_ended():
             return UNMEASURED_BYTES
         with self._stopped():
@@ -51,23 +56,23 @@ class ResourceUsage:
             return self._memory() + (written if whole else self._most_written()) + INODE_BYTES * files
 
     def reset_peak(self, spare: float) -> None:
-        """Begin anew with the most that was held at once, see `peak`; what is held already beyond so many bytes counts."""
+        """Start to measure peak memory, see `peak`; memory held already, beyond the baseline and `spare` bytes, counts as well."""
         self._marked = None
-        with contextlib.suppress(OSError):  # not every system lets it be forgotten
+        with contextlib.suppress(OSError):  # not every system can reset a process's peak
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
             self._file_stamps_then = self._file_stamps()
             self._mapped, self._kept = self._status(*MAPPED_FIELDS), max(0, self._memory() - self.baseline - spare)
             self._marked = self._status("VmRSS:") - self._mapped
 
     def sample(self) -> None:
-        """See whether file pages, such as a library's, have been released since `reset_peak`: other memory may have replaced them."""
+        """Take note of file pages that have been released since `reset_peak`: the peak RSS may have other memory in their place."""
         if self._marked is not None:
             self._mapped = min(self._mapped, self._status(*MAPPED_FIELDS))
 
     def peak(self) -> int | None:
-        """The most bytes in memory at once since `reset_peak`, beyond those at that time; None where the system does not say.
+        """Return the peak memory in bytes since `reset_peak`, beyond the usage at that time; None if the system cannot measure it.
 
-        Who has written to a file meanwhile may have held there all that there is room for: files go again, and leave no account.
+        Deleted files cannot be measured, so if any file was written, the full size of the writable folders is added.
         """
         if self._has_ended():
             return UNMEASURED_BYTES
@@ -79,30 +84,30 @@ class ResourceUsage:
         return self._kept + self._status("VmHWM:") - self._marked - self._mapped + self._most_written() * written
 
     def exceeded_limit(self) -> str | None:
-        """Name the limit that it exceeds, or None."""
+        """Describe the limit that the process exceeds; None if there is none."""
         if self._has_ended():
-            return "its main thread has ended, and the system has no account of the others"
+            return "its main thread has ended, and the system cannot measure the others"
         if (threads := self.process.num_threads()) > MAX_THREADS:
-            return f"it had {threads:,} threads, and {MAX_THREADS:,} are what a rank may have"
+            return f"it had {threads:,} threads; a rank may have at most {MAX_THREADS:,}"
         written, files, whole = self._files()
         if files > MAX_FILES:
-            return f"it had {files:,} files, and {MAX_FILES:,} are what a rank may have"
-        if self._room and not whole:  # a folder that has gone meanwhile is none of these
+            return f"it had {files:,} files; a rank may have at most {MAX_FILES:,}"
+        if self._room and not whole:  # look again with the process stopped: a folder may just have been removed
             with self._stopped():
                 written, _, whole = self._files()
             if not whole:
-                return "it had a folder that cannot be listed, or one that lies deeper than a path may be long"
+                return "it had a folder that cannot be listed, or one nested deeper than a path may be long"
         if self._room and written > MAX_WRITTEN_BYTES:
-            return f"it had written {written:,} bytes, and {MAX_WRITTEN_BYTES:,} are what a rank may write"
+            return f"it had written {written:,} bytes; a rank may write at most {MAX_WRITTEN_BYTES:,}"
         return None
 
     def _has_ended(self) -> bool:
-        """Return whether its main thread has ended: other threads may go on, and hold what no account shows."""
+        """Return whether the main thread has ended: other threads may run on, with memory that the system no longer reports."""
         return self.process.status() == psutil.STATUS_ZOMBIE
 
     @contextlib.contextmanager
     def _stopped(self) -> Iterator[None]:
-        """Stop the process meanwhile: nothing moves to where it has been looked for already."""
+        """Context manager: stop the process, so that it cannot move data to a place that was measured already."""
         self.process.suspend()
         try:
             until = time.monotonic() + STOP_SECONDS
@@ -114,7 +119,7 @@ class ResourceUsage:
                 self.process.resume()
 
     def _is_stopped(self) -> bool:
-        """Return whether none of its threads runs."""
+        """Return whether all threads of the process are stopped."""
         states = []
         with contextlib.suppress(OSError):
             for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
@@ -123,23 +128,25 @@ class ResourceUsage:
         return set(states) <= set("TtZX")
 
     def _most_written(self) -> int:
-        """Bytes that there is room for in files."""
+        """Return the most bytes that the rank can have in files."""
         return MAX_WRITTEN_BYTES if self._room else bubblewrap.FOLDER_BYTES * len(bubblewrap.WRITABLE_FOLDERS)
 
     def _memory(self) -> int:
         if not Path("/proc/self/status").exists():
             return self.process.memory_full_info().uss
-        return self._status("RssAnon:", "VmSwap:", "HugetlbPages:", "VmPTE:")  # the last: which pages were touched is memory, too
+        return self._status(
+            "RssAnon:", "VmSwap:", "HugetlbPages:", "VmPTE:"
+        )  # VmPTE: page tables can encode data by which pages were touched
 
     def _status(self, *names: str) -> int:
-        """Bytes, the sum of some lines of the system's account."""
+        """Return the sum of some fields of /proc/PID/status, in bytes."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names))
 
     def _file_stamps(self) -> set[tuple[int, int, int]] | None:
-        """All files and folders where it may write, also those without a name that it has open, and when each was last changed.
+        """Return device, inode and change time (ns) of all files and folders where the rank may write, including unlinked open files.
 
-        None where some cannot be listed.
+        None if some folder cannot be listed.
         """
         root = f"/proc/{self.process.pid}"
         folders = [str(self._room)] if self._room else [f"{root}/root{folder}" for folder in bubblewrap.WRITABLE_FOLDERS]
@@ -153,7 +160,17 @@ class ResourceUsage:
         return {(file.st_dev, file.st_ino, file.st_ctime_ns) for file in found if file.st_dev in devices} if whole else None
 
     def _files(self) -> tuple[int, int, bool]:
-        """Bytes written, how many files there are, and whether these are all: where the disk is shared, some may not be listed."""
+        """Measure the rank's files.
+
+        Returns
+        -------
+        written : int
+            Bytes.
+        files : int
+            Number of files and folders.
+        whole : bool
+            False if a folder on disk could not be listed.
+        """
         if not self._room:
             rooms = [os.statvfs(f"/proc/{self.process.pid}/root{folder}") for folder in bubblewrap.WRITABLE_FOLDERS]
             return sum((r.f_blocks - r.f_bfree) * r.f_frsize for r in rooms), sum(r.f_files - r.f_ffree for r in rooms), True
@@ -162,7 +179,7 @@ class ResourceUsage:
         return self._unlinked_bytes() + written, len(found), whole
 
     def _unlinked_bytes(self) -> int:
-        """Bytes in files that have no name any more: they are there while they are open, or mapped."""
+        """Return the bytes in unlinked files, which exist as long as they are open or mapped."""
         found: dict[tuple[int, int], int] = {}
         for descriptor in os.scandir(f"/proc/{self.process.pid}/fd"):
             with contextlib.suppress(OSError):
@@ -180,21 +197,21 @@ class ResourceUsage:
 
 
 def listed(folders: list[str], devices: set[int], most: float = math.inf) -> tuple[list[os.stat_result], bool]:
-    """Find what lies in some folders and below, up to about so many.
+    """List files and folders recursively.
 
     Parameters
     ----------
     folders : list of str
     devices : set of int
-        Whose folders are entered: others are shown there to read, such as Python.
+        Devices whose folders are entered; mounts of other devices, such as Python's files, are not.
     most : float
-        How many are enough.
+        Stop after about this many.
 
     Returns
     -------
     found : list of os.stat_result
     whole : bool
-        Whether these are all: a folder may not be listed, or its path may be too long.
+        False if a folder could not be listed, or its path was too long.
     """
     left, found, whole = list(folders), [], True
     while left and len(found) <= most:

@@ -1,6 +1,6 @@
-"""Filters of system calls, which libseccomp compiles for this processor (seccomp(2), seccomp_rule_add(3)).
+"""System call filters, compiled by libseccomp for this architecture (seccomp(2), seccomp_rule_add(3)).
 
-libseccomp comes with every Debian and Ubuntu, as apt needs it, and with Fedora, as systemd does. Of its functions, a filter needs seven.
+Every Debian and Ubuntu has libseccomp, as apt depends on it, and so has Fedora, as systemd does.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Iterable
 from functools import cache
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
-_UNKNOWN = -1  # the number of a call that this libseccomp does not know
+_UNKNOWN = -1  # libseccomp's number of an unknown system call
 _FOREIGN, _ALL_THREADS, _OPTIMIZE, _BINARY_TREE = 2, 4, 8, 2  # attributes, and a value
 _GREATER, _MASKED_EQUAL = 6, 7
 
 
 def errno_action(number: int) -> int:
-    """The action that has a call fail with this error; 0: it does nothing, and says that it has."""
+    """Return the action that makes a call fail with this errno; with 0, it does nothing and reports success."""
     return 0x00050000 | number
 
 
 class Condition(ctypes.Structure):
-    """Condition of a rule on an argument, which is a number and no address; see `masked_equal` and `greater_than`."""
+    """Condition of a rule on a numeric argument (pointers cannot be followed); see `masked_equal` and `greater_than`."""
 
     _fields_ = [("argument", ctypes.c_uint), ("operator", ctypes.c_int), ("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
 
 
 def masked_equal(argument: int, bits: int, value: int) -> Condition:
-    """Condition that those bits of an argument have this value."""
+    """Return the condition that ``argument & bits == value``; arguments are numbered from 0."""
     return Condition(argument, _MASKED_EQUAL, bits, value)
 
 
 def greater_than(argument: int, value: int) -> Condition:
-    """Condition that an argument is greater than a number."""
+    """Return the condition that an argument is greater than `value`."""
     return Condition(argument, _GREATER, value, 0)
 
 
@@ -45,10 +45,10 @@ class Filter:
     Parameters
     ----------
     default : int
-        The action for calls to which no rule fits: `ALLOW`, `KILL` or an `errno_action`.
-        Calls by another processor's numbers kill the process.
+        The action for calls that no rule matches: `ALLOW`, `KILL` or an `errno_action`.
+        Calls of a foreign architecture kill the process.
     machine : int, optional
-        libseccomp's number of a processor (``AUDIT_ARCH_...``); this one by default.
+        libseccomp's number of an architecture (``AUDIT_ARCH_...``); by default this machine's.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class Filter:
             self._library.seccomp_release(self._context)
 
     def add(self, action: int, names: Iterable[str], *conditions: Condition) -> None:
-        """Add a rule for calls by name, where all conditions hold; names that this processor or libseccomp does not know are left out."""
+        """Add a rule for calls by name, if all conditions hold; names unknown to this architecture or libseccomp are ignored."""
         together = (Condition * len(conditions))(*conditions)
         for name in names:
             number = self._library.seccomp_syscall_resolve_name(name.encode())
@@ -79,17 +79,17 @@ class Filter:
                 self._do("seccomp_rule_add_array", action, number, len(conditions), together)
 
     def load(self) -> None:
-        """Put it on this process, all of its threads, and all that they will ever start.
+        """Install the filter on this process: on all of its threads, and on everything that they will start.
 
         Raises
         ------
         OSError
-            The system refuses.
+            The kernel refuses it.
         """
         self._do("seccomp_load")
 
     def program(self) -> bytes:
-        """The program for the kernel, as bubblewrap takes it with ``--seccomp``."""
+        """Return the filter as a BPF program, as bubblewrap's ``--seccomp`` takes it."""
         with tempfile.TemporaryFile() as file:
             self._do("seccomp_export_bpf", file.fileno())
             file.seek(0)
@@ -102,7 +102,7 @@ class Filter:
 
 @cache
 def problem() -> str | None:
-    """Return why system calls cannot be limited here, or None where they can."""
+    """Return the reason why system calls cannot be filtered on this machine, or None if they can."""
     if sys.platform != "linux":
         return "seccomp is for Linux"
     try:

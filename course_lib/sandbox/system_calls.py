@@ -1,9 +1,9 @@
-"""The system calls that an isolated rank may make: what NumPy, matplotlib, threads of BLAS, asyncio and its socket need, and no other.
+"""System calls that an isolated rank may make: those needed by NumPy, matplotlib, BLAS threads, asyncio and the rank's socket.
 
-They were found by tracing all parts of the course (strace), and by what a program may do to its own files, clock and memory. All others
-are refused, also those that a kernel to come has. What a rank holds is read from the system's account of its process: bytes in a socket's
-buffer, in a pipe, in a file without a name or in another process would not stand there. And ranks read the same files and belong to the
-same user: locks, or what the system counts for all together, could carry numbers from one to the other.
+The list comes from tracing all parts of the course (strace), plus harmless calls on a program's own files, clock and memory. All others are
+refused, including those of future kernels, for two reasons. A rank's memory is measured by its process (`resource_usage`), which would miss
+data in socket buffers, pipes, anonymous files or other processes. And ranks may read the same files or share a user id: file locks, or
+resources counted per user, would be covert channels between them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ THREAD_CALLS = """
 EVENT_CALLS = """
     epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 poll ppoll pselect6 select
     getpeername getsockname getsockopt recvfrom sendto shutdown
-"""  # and what a socket needs that is there
+"""  # including the calls on an existing socket
 SIGNAL_CALLS = """
     alarm getitimer pause rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait setitimer sigaltstack
 """
@@ -37,28 +37,28 @@ INFO_CALLS = """
     nanosleep setrlimit time times uname
 """
 ALLOWED = " ".join((FILE_CALLS, MEMORY_CALLS, THREAD_CALLS, EVENT_CALLS, SIGNAL_CALLS, INFO_CALLS)).split()
-# These do nothing, and say that they have: copying a file, say, needs them, and Landlock does not hold them.
+# These do nothing but report success: copying a file, for example, needs them, and Landlock does not restrict them.
 IGNORED = ["chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat", "utimensat"]
 
 _INT, _SHARED, _PRIVATE, _OF_A_PROCESS = 0xFFFFFFFF, 1, 128, 0x80000000
-_THREAD, _NAMESPACES = 0x10F00, 0x7E020080  # the flags of clone: VM, FS, FILES, SIGHAND, THREAD; and those that make a namespace
-_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)  # what fcntl may do: copy a descriptor, and its flags; no locks, owners, leases or sizes of pipes
+_THREAD, _NAMESPACES = 0x10F00, 0x7E020080  # clone flags: VM, FS, FILES, SIGHAND, THREAD; and those for new namespaces
+_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)  # allowed for fcntl: duplicate, and get or set flags; no locks, owners, leases or pipe sizes
 _TERMINALS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
-_OF_THREADS = (15, 16)  # of prctl: PR_SET_NAME, PR_GET_NAME
+_OF_THREADS = (15, 16)  # allowed for prctl: PR_SET_NAME, PR_GET_NAME
 
 
 def rank_filter(pid: int, machine: int | None = None) -> Filter:
-    """The filter of the rank with this process id; `machine` as for `Filter`."""
+    """Build the filter for a rank with this process id; `machine` as for `Filter`."""
     rules = Filter(errno_action(errno.EPERM), machine)
     rules.add(ALLOW, ALLOWED)
     rules.add(errno_action(0), IGNORED)
-    rules.add(errno_action(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
-    # A thread may be started, which shares all with this one; a process not, nor a second table of open files.
+    rules.add(errno_action(errno.ENOSYS), ["clone3"])  # its flags are behind a pointer; the C library falls back to clone
+    # Threads may be started, which share everything with this one, but neither processes nor a second table of open files.
     rules.add(ALLOW, ["clone"], masked_equal(0, _THREAD | _NAMESPACES, _THREAD))
-    # A futex in a file's page is one for all ranks that have the file; EAGAIN, as the C library ends the process at any other error.
+    # A non-private futex in a file's page would be shared with other ranks. EAGAIN, as the C library aborts on any other error.
     rules.add(ALLOW, ["futex"], masked_equal(1, _PRIVATE, _PRIVATE))
     rules.add(errno_action(errno.EAGAIN), ["futex"], masked_equal(1, _PRIVATE, 0))
-    # Memory that is shared may be there without standing in the account of the process that made it.
+    # Shared memory may exist without being counted for the process that created it.
     rules.add(ALLOW, ["mmap"], masked_equal(3, _SHARED, 0))
     for name, commands in (("fcntl", _DESCRIPTORS), ("ioctl", _TERMINALS)):
         for command in commands:
@@ -67,18 +67,23 @@ def rank_filter(pid: int, machine: int | None = None) -> Filter:
         rules.add(ALLOW, ["prctl"], masked_equal(0, _INT, option))
     rules.add(ALLOW, ["tgkill"], masked_equal(0, _INT, pid))
     rules.add(ALLOW, ["prlimit64"], masked_equal(0, _INT, 0))
-    for name in ("clock_gettime", "clock_getres", "clock_nanosleep"):  # there are clocks of other processes, too
+    for name in ("clock_gettime", "clock_getres", "clock_nanosleep"):  # not the CPU clocks of other processes
         rules.add(ALLOW, [name], masked_equal(0, _OF_A_PROCESS, 0))
     return rules
 
 
 def install_filter() -> bool:
-    """Put the filter on this process, for good; return whether it could be made here, see `seccomp.problem`.
+    """Install the filter on this process, for good.
+
+    Returns
+    -------
+    bool
+        False if system calls cannot be filtered on this machine, see `seccomp.problem`.
 
     Raises
     ------
     OSError
-        The system refuses.
+        The kernel refuses the filter.
     """
     if seccomp.problem():
         return False

@@ -19,7 +19,7 @@ def said(function):
 
 def test_none_before_a_bracket_and_none_elsewhere():
     best = None
-    assert "What stands before the bracket is None" in said(lambda: best[1]) and "collective" not in said(lambda: best[1])
+    assert "What comes before the bracket is None" in said(lambda: best[1]) and "collective" not in said(lambda: best[1])
     assert "A collective returns nothing" in said(lambda: best + 1)
 
 

@@ -28,7 +28,7 @@ def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     assert wait_until(lambda: not course_processes() - before, 15), "ranks do not rest"
     said, error = kernel.run("%%px\nprint(double(4))")
     assert error is None
-    assert "The ranks rested, as no cell had run for 5 s; new ones come up." in said
+    assert "The ranks were stopped, as no cell had run for 5 s; new ones are starting." in said
     assert "Run again: cell [3]. Not run again, as they do more than define functions and variables: cell [4]." in said
     assert "8" in said.split("variables: cell [4].")[1]
     _, error = kernel.run("ranks.stop()")
@@ -49,7 +49,7 @@ def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
     assert wait_until(lambda: "resting" in kernel.run("print(ranks)")[0] or time.sleep(1.5), 30)
     kernel.run("ranks.interrupt()")
     said, error = kernel.run("ranks = cluster.start(2)")
-    assert error is None and "The ranks rested" in said
+    assert error is None and "The ranks were stopped" in said
     said, error = kernel.run("%%px\nprint(double(4), count)")
     assert error is None and "8 0" in said, "a count that went on from what there was is not the old one, and is not run again"
 

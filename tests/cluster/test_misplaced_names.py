@@ -49,7 +49,7 @@ def test_comments_may_stand_above_px(two):
 HINTS = {
     "%%px\nprint(plots)": ("plots = 1", "plots is in the notebook, not on the ranks"),
     "%%px\nprint(splitdata)": (f"%%px\n{EXERCISE}", "Is it split_data?"),
-    "%%px\nprint(y)": ("%%px --targets 0\ny = 1", "or others have it, because its cell ran with --targets."),
+    "%%px\nprint(y)": ("%%px --targets 0\ny = 1", "or the others have the name, as its cell ran with --targets."),
     "%%px\nprint(unheard_of)": ("", "Has the cell that defines it been run, with %%px on top?"),
     "ranks.call('split_dat')": (f"%%px\n{EXERCISE}", "Is it split_data?"),
     "%%px\ndef f():\n    n = len(x)\n    x = 3\nf()": ("%%px\nx = [1]", "choose another name in it"),
@@ -73,7 +73,7 @@ def test_a_name_that_the_ranks_have_is_said_in_the_notebook(two):
 
 
 PX = {
-    "x = 1\n%%px\ny = 2": "%%px must be the first line of its cell, and here it is line 2.",
+    "x = 1\n%%px\ny = 2": "%%px must be the first line of its cell, but here it is line 2.",
     "# mine\n\nx = 1\n\n%%px --targets 0\ny = 2": "here it is line 5",
     "%%px --targets 9\nx = 1": "%%px --targets: the ranks are 0 to 1; got '9'.",
     "%%px --targets 0-3\nx = 1": "expected ranks such as 2 or 0,1 or 1:4; got '0-3'.",

@@ -68,7 +68,7 @@ EMPTY = {
 @pytest.mark.parametrize("source", EMPTY)
 def test_an_empty_exercise_is_named(eight, source):
     (error, *_) = errors(eight, source)
-    assert error["message"] == f"{EMPTY[source]}. Write your answer in the place of this line, and run the cell again."
+    assert error["message"] == f"{EMPTY[source]}. Replace this line with your answer, and run the cell again."
 
 
 HINTS = {

@@ -106,9 +106,9 @@ def two(request, monkeypatch):
 def test_a_gate_opens_between_two_bounds(two):
     two.run(PASS)
     assert two.call("work", gates=[(32, 5.0, 32)]) == [5.0, 5.0]
-    with pytest.raises(RanksError, match="TooLate: 32 bytes are sent so far, and 31 may be"):
+    with pytest.raises(RanksError, match="TooLate: 32 bytes have been sent so far; expected at most 31"):
         two.call("work", gates=[(30, 5.0, 31)])
-    with pytest.raises(RanksError, match="TooEarly: 32 bytes are sent so far, and 33 should be"):
+    with pytest.raises(RanksError, match="TooEarly: 32 bytes have been sent so far; expected at least 33"):
         two.call("work", gates=[(33, 5.0, 40)])
 
 

@@ -321,7 +321,7 @@ def test_ranks_rest_and_come_back(people):
         assert time.monotonic() < deadline, "the ranks do not rest"
         time.sleep(0.2)
     said = notebook.run(LIGHT)
-    assert "The ranks rested, as no cell had run for 2 s; new ones come up." in said
+    assert "The ranks were stopped, as no cell had run for 2 s; new ones are starting." in said
     assert "the sum is 8" in said
 
 

@@ -97,7 +97,7 @@ def test_without_slurm_there_is_a_sentence(monkeypatch):
 
 
 def test_slurm_and_attach_exclude_each_other():
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="pass only one of them"):
         start(4, slurm="--nodes=2", attach="default")
 
 

@@ -1,4 +1,5 @@
-"""Isolated ranks, as grading runs them: each in a sandbox with one connection, to a broker in the notebook's own process.
+"""Isolated ranks, for grading: each in a sandbox, with a single connection to a broker in the notebook's kernel.
 
-`ranks` has their processes; `broker` passes frames on; `coordinator` does what MPI would do, and counts.
+`ranks` manages the processes, which `launcher` starts; `broker` reads and writes frames, and specifies the protocol; `coordinator` does
+what MPI would do, and counts traffic.
 """

@@ -1,7 +1,58 @@
-"""The broker between isolated ranks: it passes their calls to the coordinator, and what that answers back to them.
+"""Broker of isolated ranks: passes their calls to the coordinator, and its answers back to them.
 
-All that it knows comes from frames (`transport.frames`), each from one rank's own socket, so what is counted for a rank is what came
-from it. A rank's frames are read as an enemy's: bounded, and checked against what all ranks of the group say.
+Each rank has a socket of its own, so whatever arrives on it is that rank's. Frames from ranks are untrusted: their sizes are bounded, and
+their content is checked, also against that of the other ranks of the group. A frame that the course's library never sends is a
+`ProtocolViolation`: the broker drops the rank, which to the others has ended.
+
+A frame (`collectives.transport.frames`) has a JSON header and a payload of bytes. One of the keys below gives the kind of the frame.
+On a rank, `collectives.transport.relay`, `engine.isolated_rank` and `engine.traffic_gates` are the other side.
+
+From a rank to the broker:
+
+=============  =========================================================  ==============================================================
+Key            Value, and further keys                                    Meaning; payload
+=============  =========================================================  ==============================================================
+``ready``      the rank                                                   The rank has started up and can take requests; sent once.
+``reply``      number of the request                                      The request is done. Payload: a JSON text, followed by the bytes
+               ``text``: bytes of the JSON text                           of its arrays, see `engine.serialization.parts`.
+``call``       the call's number, unique on this rank                     A collective or a message. Payload: this rank's contribution,
+               ``members``: world ranks, in the group's order             or the array to send; empty for a receive. Only while the rank
+               ``signature``: operation, dtype, count, detail,            has a request to do. A collective without ``start`` blocks: the
+               as `calls.Call` has them; the detail of a message          rank then counts as waiting at ``place``.
+               is its tag
+               ``place``: place in the student's code
+               ``start``: true for a nonblocking collective
+               ``peers``: destination, or possible sources, as world
+               ranks; only for a message
+               ``counts``: elements of each part; only for a
+               reduce-scatter or an Alltoallv
+``wait``       number of a call                                           The rank blocks until this message or nonblocking collective is
+               ``place``: the call in words, and its place                answered.
+``test``       number of a call                                           Asks for an answer as soon as the call is complete; needed for
+                                                                          large sends only, as all other calls are answered anyway.
+``gate``       true                                                       The rank has reached its next gate (`engine.traffic_gates`).
+=============  =========================================================  ==============================================================
+
+From the broker to a rank:
+
+=============  =========================================================  ==============================================================
+Key            Value, and further keys                                    Meaning; payload
+=============  =========================================================  ==============================================================
+``request``    number of the request                                      A request of the kernel. Payload: a pickled dict, see
+                                                                          `engine.requests.handler`.
+``answer``     number of the call                                         The call is complete. Payload: its result, or the received array.
+               ``source``, ``tag``: of a received message                 With ``sent`` or ``error``, there is no payload.
+               ``sent``: dtype and count of a message that does not
+               fit its receive
+               ``error``, ``message``: class in `collectives.errors`,
+               and text, to be raised
+``gate``       bytes sent, bytes required, the gate's number (0.0 if      Answers ``gate``.
+               they are too few or too many), and perhaps the limit
+=============  =========================================================  ==============================================================
+
+A call is answered at most once: a collective when all ranks of the group have called it, a receive when a message matches, a send of at
+most `mailbox.EAGER_BYTES` at once, and a larger one when it has been received and the rank waits for it or has asked. A call left over from
+a request that failed is not answered; a rank that waits for it gets an error.
 """
 
 from __future__ import annotations
@@ -23,35 +74,42 @@ from course_lib.cluster.isolated.scheduler import RankScheduler
 from course_lib.collectives.transport.frames import MAX_HEADER_BYTES, FrameReader, encode_frame
 from course_lib.engine import serialization
 
-MAX_PAYLOAD_BYTES = 128 << 20  # bytes in a frame
-MAX_UNREAD_BYTES, MAX_UNREAD_PIECES = 512 << 20, 20_000  # bytes, and pieces, that wait for a rank to read them
-MAX_REPLY_BYTES, MAX_REPLY_VALUES = 64 << 20, 2_000_000  # bytes of an answer, and values in it
-CONNECTION_ENDED = "its connection has ended"
+MAX_PAYLOAD_BYTES = 128 << 20  # of a frame
+MAX_UNREAD_BYTES, MAX_UNREAD_PIECES = 512 << 20, 20_000  # output queued for a rank
+MAX_REPLY_BYTES, MAX_REPLY_VALUES = 64 << 20, 2_000_000  # of a reply, and the values in it
+CONNECTION_ENDED = "its connection was closed"
 Frame = tuple[dict, bytearray]
 
 
 class Broker(threading.Thread):
-    """Reads what the ranks send, and answers.
+    """Thread that reads the ranks' frames and answers them; the only one that touches the coordinator.
 
     Parameters
     ----------
     connections : list of socket.socket
-        To each rank, in order.
+        The connection to each rank, by rank.
     on_reply : callable
-        Called in this thread with rank, number of the request, and the reply.
+        Called in this thread with the rank, the number of the request, and the reply.
     on_ready : callable
         Called in this thread with the rank.
+
+    Attributes
+    ----------
+    violations : dict of int to str
+        By rank that was dropped: the reason.
+    scheduler : RankScheduler or None
+        If set, it decides when each rank's frames are delivered.
     """
 
     def __init__(self, connections: list[socket.socket], on_reply: Callable, on_ready: Callable):
         super().__init__(daemon=True)
         self.connections, self.coordinator = connections, Coordinator(len(connections))
-        self.violations: dict[int, str] = {}  # what a rank sent that no rank of ours sends
-        self.scheduler: RankScheduler | None = None  # a schedule, for a check that wants one
+        self.violations: dict[int, str] = {}
+        self.scheduler: RankScheduler | None = None
         self._on_reply, self._on_ready = on_reply, on_ready
         self._in = [FrameReader(connection) for connection in connections]
         self._out: list[deque[memoryview]] = [deque() for _ in connections]
-        self._unread = [0] * len(connections)  # bytes of that
+        self._unread = [0] * len(connections)  # bytes in `_out`
         self._submitted: deque[Callable] = deque()
         self._selector = selectors.DefaultSelector()
         self._wake_send, self._wake_receive = socket.socketpair()
@@ -64,19 +122,19 @@ class Broker(threading.Thread):
         self._ending = False
 
     def submit(self, what: Callable) -> None:
-        """Have something done by the broker's own thread; from any thread."""
+        """Have a function run in the broker's thread; may be called from any thread."""
         self._submitted.append(what)
         self._wake_send.send(b"!")
 
     def set_scheduler(self, scheduler: RankScheduler | None) -> None:
-        """Have the ranks go on by a schedule, or (None) as they come, from now on; from any other thread."""
+        """Set the scheduler that runs the ranks, or None for all at once; may be called from any other thread."""
         done = threading.Event()
         if self.is_alive() and not self._ending:
             self.submit(lambda: (setattr(self, "scheduler", scheduler), done.set()))
             done.wait(5)
 
     def request(self, rank: int, number: int, request: bytes, *facts: object) -> None:
-        """Send a rank a request, with the `facts` for `Coordinator.begin`; from any thread."""
+        """Send a rank a pickled request; `facts` are the arguments of `Coordinator.begin`. May be called from any thread."""
         self.submit(lambda: (self.coordinator.begin(rank, *facts), self._send(rank, {"request": number}, request)))
 
     def end(self) -> None:
@@ -93,12 +151,12 @@ class Broker(threading.Thread):
         while not self._ending:
             try:
                 self._serve_once()
-            except Exception as error:  # memory that ran out, say: nobody is to wait for a broker that has ended
+            except Exception as error:  # such as MemoryError: no one must wait for a broker that has failed
                 for rank in range(len(self.connections)):
                     self._drop_rank(rank, f"the broker had a {type(error).__name__}")
 
     def unread_bytes(self, rank: int) -> int:
-        """Bytes that came from a rank, or go there, and are not read yet."""
+        """Return the bytes on their way from and to a rank: received but not handled, and queued but not sent."""
         return len(self._in[rank]) + self._unread[rank]
 
     def _serve_once(self) -> None:
@@ -129,13 +187,13 @@ class Broker(threading.Thread):
                 self._handle_frame(rank, *frame)
         except ProtocolViolation as broken:
             self._drop_rank(rank, str(broken))
-        except Exception as error:  # whatever it was, the broker goes on
-            self._drop_rank(rank, f"it sent what made a {type(error).__name__}")
+        except Exception as error:  # whatever a rank sends, the broker keeps running
+            self._drop_rank(rank, f"it sent a message that caused a {type(error).__name__}")
 
     def _frame(self, rank: int) -> Frame | None:
         lengths = self._in[rank].lengths()
         if lengths and (lengths[0] > MAX_HEADER_BYTES or lengths[1] > MAX_PAYLOAD_BYTES):
-            raise ProtocolViolation(f"it sent a message of {wording.size(sum(lengths))}")
+            raise ProtocolViolation(f"it sent a message of {wording.size(sum(lengths))}, which is too large")
         if not (frame := self._in[rank].next_frame()):
             return None
         try:
@@ -160,7 +218,7 @@ class Broker(threading.Thread):
             answers = [(rank, {"gate": self.coordinator.gate(rank)}, b"")]
         elif "ready" in header:
             if rank in self._ready:
-                raise ProtocolViolation("it said a second time that it is ready")
+                raise ProtocolViolation("it reported twice that it is ready")
             self._ready.add(rank)
             self._on_ready(rank)
             answers = []
@@ -176,10 +234,10 @@ class Broker(threading.Thread):
 
     def _reply(self, rank: int, number: object, length: object, payload: bytearray) -> None:
         if len(payload) > MAX_REPLY_BYTES:
-            raise ProtocolViolation(f"its answer has {wording.size(len(payload))}")
+            raise ProtocolViolation(f"its answer is too large, with {wording.size(len(payload))}")
         text = payload[:length] if type(length) is int and length >= 0 else payload
         if sum(text.count(c) for c in (b",", b"[", b"{")) > MAX_REPLY_VALUES:
-            raise ProtocolViolation("its answer has too many pieces")
+            raise ProtocolViolation("its answer has too many values")
         try:
             reply = serialization.loads(text)
         except (ValueError, RecursionError):
@@ -206,7 +264,7 @@ class Broker(threading.Thread):
         if rank in self.violations:
             return
         if self._unread[rank] + len(payload) > MAX_UNREAD_BYTES or len(self._out[rank]) > MAX_UNREAD_PIECES:
-            self._drop_rank(rank, "it does not read what it is sent")
+            self._drop_rank(rank, "it does not read what is sent to it")
             return
         for piece in encode_frame(header, payload):
             self._out[rank].append(piece)

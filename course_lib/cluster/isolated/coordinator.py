@@ -1,7 +1,8 @@
-"""Do for isolated ranks what MPI would do: match their calls, give each its result, find who waits in vain, and count bytes.
+"""Coordinator of isolated ranks: does what MPI would do, detects deadlocks, and counts traffic.
 
-The broker asks it about every call. It decides about a deadlock as ranks that share a status board do, so that the same mistakes give the
-same sentences.
+The broker passes every call to it. It matches messages (`mailbox`), waits until all ranks have entered a collective (`rendezvous`),
+computes the result (`reference_collectives`), and returns the answers to send. Its deadlock detector is that of ranks with a status board,
+so the same mistake gets the same message.
 """
 
 from __future__ import annotations
@@ -21,15 +22,27 @@ from course_lib.collectives.calls import COLLECTIVES, DTYPES, IREDUCE_SCATTER, L
 from course_lib.collectives.deadlock.detector import Detector, find_deadlocked, rank_mask
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCKED, FINISHED, GONE, RAISED, WAITING, RankView, Snapshot
 
-ISOLATED_CONFIRM_SECONDS = 0.2  # seconds that a deadlock must be seen unchanged
-MAX_NOTED_MESSAGES = 10_000  # of a rank in one request, that are noted
-MAX_PENDING_OPERATIONS = 20_000  # that a rank has begun and not ended
+ISOLATED_CONFIRM_SECONDS = 0.2  # seconds for which a deadlock must be seen unchanged
+MAX_NOTED_MESSAGES = 10_000  # messages recorded per rank and request
+MAX_PENDING_OPERATIONS = 20_000  # operations in flight per rank
 
-Answer = tuple[int, dict, bytes]  # to which rank
+Answer = tuple[int, dict, bytes]  # a frame to a rank: the rank, header, payload
 
 
 class PendingOperation(NamedTuple):
-    """An operation in flight on a rank: the operation, with which ranks, and a collective's key."""
+    """An operation in flight on a rank.
+
+    Attributes
+    ----------
+    operation : int
+        An index in `calls.OPERATIONS`.
+    ranks : tuple of int
+        The group of a collective, or the peers of a message.
+    key : CollectiveKey or None
+        None for a message.
+    started : bool
+        Whether the call returned at once on the rank.
+    """
 
     operation: int
     ranks: tuple[int, ...]
@@ -39,20 +52,35 @@ class PendingOperation(NamedTuple):
 
 @dataclass
 class RankState:
-    """The state of one rank since its last request.
+    """State of one rank since its latest request began.
 
     Attributes
     ----------
+    state : int
+        One of `collectives.snapshot`.
+    round, targets : int
+        Number of the request, and the mask of the ranks that were asked; see `RankView`.
+    text : str
+        The place where the rank waits, or the error that it raised.
+    busy : bool
+        Whether it has a request to do.
     waits : int or None
-        The call in which it waits, see `calls`.
-    calls : dict of int to Open
-        By the number that the rank gave it.
+        Number of the call in which it waits.
+    calls : dict of int to PendingOperation
+        Operations in flight, by the number that the rank gave the call.
     received : dict of int to bool
-        Of a large message among these: has it been received (True), or asked about (False)?
-    deadlocked_in : Open or None
-        What it waited for when it got a DeadlockError.
+        For large sends: True once the message has been received, False if the rank has asked before that.
+    numbers : dict of tuple to int
+        By group: twice the number of collectives in this request.
+    deadlocked_in : PendingOperation or None
+        The operation that failed with a DeadlockError.
     failed : (str, str) or None
-        The error that it got here: name and message.
+        Name and message of the first error that the coordinator sent to the rank.
+    traffic : TrafficCounter
+    messages : list of (str, int, int)
+        "to" or "from", the other rank, and the size in bytes.
+    gates : list of tuple
+        Gates that the rank has not reached yet, see `engine.traffic_gates`.
     """
 
     state: int = COMPUTING
@@ -72,33 +100,33 @@ class RankState:
 
 
 class Coordinator:
-    """The calls of `size` ranks."""
+    """Coordinates the calls of `size` ranks; runs in the broker's thread."""
 
     def __init__(self, size: int):
         self.size, self.round = size, 0
         self._ranks = [RankState() for _ in range(size)]
         self._rendezvous, self._mailbox, self._detector = ArrivalTable(size), Mailbox(size), Detector(ISOLATED_CONFIRM_SECONDS)
-        self._contexts: dict[tuple[int, ...], int] = {}  # groups, by their ranks
-        self._discard_messages = False  # a rank has failed, and what is on its way must match nothing new
+        self._contexts: dict[tuple[int, ...], int] = {}  # the number of each group, by its ranks
+        self._discard_messages = False  # a rank has failed: messages in flight must not match later receives
 
     def begin(
         self, rank: int, turn: int, targets: int, gates: list[tuple[float, float]] | None = None, keep: bool = False, alone: bool = True
     ) -> None:
-        """Note that a rank is asked to do something.
+        """Begin a request of a rank.
 
         Parameters
         ----------
         rank : int
         turn : int
-            The number of the request.
+            Number of the request; several ranks have the same.
         targets : int
-            The ranks that are asked, as a bit mask.
+            Mask of the ranks that are asked.
         gates : list, optional
             See `engine.traffic_gates`.
         keep : bool
-            Whether to keep what it sends.
+            Whether to keep the arrays that the rank sends.
         alone : bool
-            Whether no message of an earlier turn may match it.
+            Whether messages in flight from earlier requests are discarded.
         """
         left = {number: call for number, call in self._ranks[rank].calls.items() if call.key is None}  # messages may outlive a request
         if turn > self.round and (alone or self._discard_messages):
@@ -114,43 +142,43 @@ class Coordinator:
         self._ranks[rank] = it
         self.round = max(self.round, turn)
 
-    # What it knows of a rank since `begin`.
+    # Records of a rank since `begin`.
 
     def sent(self, rank: int) -> list[list]:
-        """Return the traffic of a rank, including to ranks that have not arrived: operation, ranks, calls and payload in bytes."""
+        """Return a rank's traffic, with that of incomplete collectives: operation, ranks, calls, and payload in bytes."""
         return self._ranks[rank].traffic.entries(rank, self._rendezvous.of(rank))
 
     def buffered(self, rank: int) -> int:
-        """The most bytes that a rank had at once in messages to itself."""
+        """Return the largest number of bytes that a rank had in flight to itself at any time."""
         return self._mailbox.buffered[rank]
 
     def messages(self, rank: int) -> list[tuple[str, int, int]]:
-        """The messages of a rank, in their order: "to" or "from" which rank, and the bytes."""
+        """Return a rank's messages in order: "to" or "from", the other rank, and the size in bytes."""
         return self._ranks[rank].messages
 
     def unended(self, rank: int) -> int:
-        """Count a rank's operations in flight, which it has not waited for; a large message that it sent counts until it asks."""
+        """Count a rank's incomplete operations; a large send counts until the rank has waited for it or asked about it."""
         return sum(call.started for call in self._ranks[rank].calls.values())
 
     def arrays(self, rank: int) -> list[np.ndarray] | None:
-        """Return the arrays that a rank has sent, if they were to be kept; flat, the latest at the end."""
+        """Return the arrays that a rank has sent, flat and in order; None unless `begin` was told to keep them."""
         return self._ranks[rank].traffic.kept
 
     def failed(self, rank: int) -> tuple[str, str] | None:
-        """The error that a rank got here, name and message: it says something of other ranks, so what follows it cannot count."""
+        """Return name and message of the first error sent to a rank: it tells about other ranks, so nothing that follows it may count."""
         return self._ranks[rank].failed
 
     def gate(self, rank: int) -> tuple[float, ...]:
-        """Bytes that a rank has sent, bytes that it must have sent for its next gate, the gate's number, and perhaps the most."""
+        """Pass a rank's next gate: return bytes sent, bytes required, the gate's number (0.0 if refused), and the limit if there is one."""
         if not self._ranks[rank].gates:
-            raise ProtocolViolation("it came to a gate where there is none")
+            raise ProtocolViolation("it asked for a gate that does not exist")
         needed, number, *most = self._ranks[rank].gates.pop(0)
         sent = sum(payload for _, members, _, payload in self.sent(rank) if len(members) > 1)  # to others
         return sent, needed, number if sent >= needed and sent <= min(most, default=sent) else 0.0, *most
 
     @property
     def busy(self) -> set[int]:
-        """The ranks that have not answered what they were asked for."""
+        """The ranks that have a request to do."""
         return {r for r, rank in enumerate(self._ranks) if rank.busy}
 
     def is_waiting(self, rank: int) -> bool:
@@ -161,42 +189,42 @@ class Coordinator:
         """Return whether any rank waits in a call."""
         return any(rank.waits is not None for rank in self._ranks)
 
-    # What happens to a rank.
+    # Events.
 
     def finish(self, rank: int, raised: str) -> None:
-        """A rank has done what it was asked for, and has raised an error or (empty) not."""
+        """End a rank's request; `raised`: the error and its place, empty if there was none."""
         it = self._ranks[rank]
         self._discard_messages |= bool(raised)
         if it.deadlocked_in and raised.startswith("DeadlockError"):
-            it.state = DEADLOCKED  # it stands where it has given up
+            it.state = DEADLOCKED  # it still shows the call in which it was deadlocked
         else:
             it.state, it.text = RAISED if raised else FINISHED, raised[:200]
         it.busy, it.waits = False, None
 
     def mark_gone(self, rank: int) -> None:
-        """A rank's process has ended."""
+        """Mark a rank as ended: its process has exited, or it was dropped."""
         self._ranks[rank].waits, self._ranks[rank].state = None, GONE
 
     def revive(self, rank: int) -> None:
-        """A rank that counted as ended goes on."""
+        """Undo `mark_gone`, for a rank that the scheduler had stopped."""
         if self._ranks[rank].state == GONE:
             self._ranks[rank].state = COMPUTING
 
     def call(self, rank: int, header: dict, payload: bytes) -> list[Answer]:
-        """A rank makes a call; the answers that are due now, to whom it may be."""
+        """Handle a ``call`` frame; return the answers that are due now, to any ranks."""
         it = self._ranks[rank]
-        if not it.busy:  # its bytes would count for no request
+        if not it.busy:  # its bytes would be counted for no request
             raise ProtocolViolation("it called a collective when it had nothing to do")
         group, signature, place = self._checked(rank, header)
         number = _number(header.get("call"))
         if signature[0] in (SEND, RECV):
             return self._message(rank, number, header.get("peers"), group, signature, payload)
         it.numbers[group] += 2
-        key = group, it.round << 32 | it.numbers[group]  # none of an earlier request matches
+        key = group, it.round << 32 | it.numbers[group]  # unique across requests
         cut = signature[0] in UNEVEN | {REDUCE_SCATTER, IREDUCE_SCATTER}
         said = {"signature": signature, "call": number, "counts": header.get("counts") if cut else None}
         if len(payload) != input_bytes(said, group.index(rank), len(group)):
-            raise ProtocolViolation("it sent an array of another size than it said")
+            raise ProtocolViolation("it sent an array whose size is not the announced one")
         self._rendezvous.arrive(rank, key, Arrival(said, payload))
         started = header.get("start") is True
         it.calls[number], it.deadlocked_in = PendingOperation(signature[0], group, key, started), None
@@ -206,12 +234,12 @@ class Coordinator:
         return self._complete_collective(group, found) if found else []
 
     def wait(self, rank: int, call: object, place: object) -> list[Answer]:
-        """A rank waits for the end of what it has begun."""
+        """Handle a ``wait`` frame: the rank blocks until one of its calls is complete."""
         it, number = self._ranks[rank], _number(call)
         if not it.busy:
             return []
-        if number not in it.calls:  # it is answered already, or was begun in a request that failed
-            said = "this was begun in a cell that failed or was interrupted, and is lost: begin it anew."
+        if number not in it.calls:  # answered already, or started in a request that failed
+            said = "this was started in a cell that failed or was interrupted, and is lost: start it again."
             return [(rank, {"answer": number, "error": "CollectiveError", "message": said}, b"")]
         if answers := self.test(rank, call):
             return answers
@@ -219,7 +247,7 @@ class Coordinator:
         return []
 
     def test(self, rank: int, call: object) -> list[Answer]:
-        """A rank asks whether something that it has begun has ended."""
+        """Handle a ``test`` frame: answer a large send once it has been received."""
         it, number = self._ranks[rank], _number(call)
         received = number in it.calls and it.received.setdefault(number, False)
         return self._answer(rank, number) if received else []
@@ -237,19 +265,19 @@ class Coordinator:
             raise ProtocolViolation("it made a call that does not exist")
         return tuple(members), tuple(signature), str(header.get("place", ""))[:200]
 
-    # Messages.
+    # Point-to-point messages.
 
     def _message(self, rank: int, number: int, others: object, group: tuple, signature: tuple, payload: bytes) -> list[Answer]:
-        """A message that is sent, or wanted."""
+        """Handle a send or a receive."""
         operation, dtype, count, tag = signature
         known = is_int_list(others, 0, self.size) and len(set(others)) == len(others) and others and set(others) <= set(group)
         if not known or dtype not in DTYPES or count < 0 or not (0 <= tag <= LARGEST_TAG or (tag == WILDCARD and operation == RECV)):
             raise ProtocolViolation("it sent an invalid message")
         if operation == SEND and (len(others) != 1 or len(payload) != count * DTYPES[dtype].itemsize):
-            raise ProtocolViolation("it sent a message of another size than it said")
+            raise ProtocolViolation("it sent a message whose size is not the announced one")
         self._ranks[rank].calls[number], self._ranks[rank].deadlocked_in = PendingOperation(operation, tuple(others), None), None
         if len(self._ranks[rank].calls) > MAX_PENDING_OPERATIONS:
-            raise ProtocolViolation("it has begun more messages than it has ended")
+            raise ProtocolViolation("it has too many messages in flight")
         answers: list[Answer] = []
         if operation == RECV:
             pair = self._mailbox.post_receive(PostedReceive(rank, number, group, tuple(others), tag, dtype, count))
@@ -262,7 +290,7 @@ class Coordinator:
         return answers + (self._deliver(*pair) if pair else [])
 
     def _deliver(self, sent: Message, wanted: PostedReceive) -> list[Answer]:
-        """A message has found its receive."""
+        """Answer a receive and, if due, the send that it has matched."""
         self._note(wanted.rank, "from", sent.source, len(sent.content))
         fits = (sent.dtype, sent.count) == (wanted.dtype, wanted.count)
         told = {"source": sent.source, "tag": sent.tag} | ({} if fits else {"sent": [sent.dtype, sent.count]})
@@ -276,7 +304,7 @@ class Coordinator:
             self._ranks[rank].messages.append((way, other, nbytes))
 
     def _answer(self, rank: int, number: int, told: dict | None = None, data: bytes = b"") -> list[Answer]:
-        """The answer to what a rank has begun, once; an error where `told` has one."""
+        """Complete a rank's operation and return its answer; empty if it was answered before. `told`: further keys of the header."""
         it = self._ranks[rank]
         it.received.pop(number, None)
         if it.calls.pop(number, None) is None:
@@ -288,7 +316,7 @@ class Coordinator:
     # Collectives.
 
     def _complete_collective(self, group: tuple[int, ...], found: list[Arrival]) -> list[Answer]:
-        """All ranks of a group have come."""
+        """Answer a collective that all ranks of its group have entered: with the results, or a MismatchError for all."""
         signatures, answers = [arrival.header["signature"] for arrival in found], []
         name = diagnostics.group_name(group, self.size)
         error, got = None, [b""] * len(group)
@@ -297,8 +325,8 @@ class Coordinator:
         else:
             try:
                 got = results([arrival.payload for arrival in found], [arrival.header for arrival in found])
-            except TypeError:  # NumPy's: an operation on bits, of numbers that have none
-                error = "CollectiveError", f"{diagnostics.describe(*signatures[0])}: this operation is not for these numbers."
+            except TypeError:  # NumPy's, such as for a bitwise operation on floats
+                error = "CollectiveError", f"{diagnostics.describe(*signatures[0])}: this operation is not defined for this dtype."
         for i, (r, arrival, data) in enumerate(zip(group, found, got, strict=True)):
             if error:
                 answers += self._fail(r, arrival.header["call"], *error)
@@ -330,7 +358,7 @@ class Coordinator:
         return RankView(r, rank.state, rank.round, rank.targets, name, operation, rank_mask({*others, r}), arrived, text=rank.text)
 
     def deadlocked(self, now: float) -> list[Answer]:
-        """An error for every rank that waits for one that can no longer come, when that has been so for a moment: all say the same."""
+        """Detect deadlocks; return a DeadlockError for every deadlocked rank, with the same message, once it is confirmed."""
         if not self.any_waiting():
             return []
         snapshot = self.snapshot()
@@ -353,7 +381,7 @@ class Coordinator:
 
 
 def _number(call: object) -> int:
-    """The number that a rank gives a call of its own: it is sent back with the answer."""
+    """Check the number that a rank gave one of its calls."""
     if type(call) is not int or abs(call) >= 1 << 63:
-        raise ProtocolViolation("it called something without a number")
+        raise ProtocolViolation("it made a call without a valid number")
     return call

@@ -1,7 +1,7 @@
-"""The folders of ranks that are isolated, as the system shows them from outside: their files, and in one order all that happens there.
+"""Folders of isolated ranks, observed from outside: their files, and all changes in one order.
 
-Linux's inotify (man 7 inotify) tells of each change in all watched folders, in the order of the changes; no process that makes one can
-keep it back. Other systems have no such call.
+Linux's inotify (inotify(7)) reports each change in all watched folders, in the order in which they happened, and the process that makes a
+change cannot suppress the event. Other systems have no such call.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import psutil
 IN_MODIFY, IN_OPEN, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x20, 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW, IN_ISDIR = 0x400, 0x800, 0x4000, 0x40000000
 CHANGE_EVENTS = IN_MODIFY | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
-MAX_FOLDER_BYTES = 64 << 20  # bytes of one folder that are read
+MAX_FOLDER_BYTES = 64 << 20  # read from one folder
 _EVENT_HEADER = struct.Struct("iIII")
 
 
 @dataclass(frozen=True)
 class InotifyEvent:
-    """An inotify event: the watch, a bit mask, a number that both halves of a rename share, and the name in the folder."""
+    """An inotify event: the watch, the event mask, a cookie shared by both halves of a rename, and the name in the folder."""
 
     watch: int
     mask: int
@@ -36,12 +36,12 @@ class InotifyEvent:
 
 
 class FileEvents:
-    """All changes in the folders that are watched, in order.
+    """Stream of all changes in the watched folders, in order.
 
     Raises
     ------
     OSError
-        This system does not tell.
+        The system has no inotify, or its limits are exhausted.
     """
 
     def __init__(self):
@@ -51,7 +51,7 @@ class FileEvents:
         self.descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def watch(self, descriptor: int, mask: int) -> int:
-        """Watch an open folder or file; the number of the watch."""
+        """Watch an open folder or file, by its descriptor; return the number of the watch."""
         return self._checked(self._libc.inotify_add_watch(self.descriptor, b"/proc/self/fd/%d" % descriptor, mask))
 
     def read(self) -> list[InotifyEvent]:
@@ -73,25 +73,33 @@ class FileEvents:
     @staticmethod
     def _checked(number: int) -> int:
         if number < 0:
-            raise OSError(ctypes.get_errno(), "the system does not tell of changes of files")
+            raise OSError(ctypes.get_errno(), "inotify cannot watch the files")
         return number
 
 
 class TracedFolder:
-    """A folder in which a rank writes, held open: a rank that puts another one in its place changes nothing.
+    """A folder to which a rank writes, held open, so that replacing it by another one has no effect.
 
     Parameters
     ----------
     path : str
     process : psutil.Process
-        The rank's.
+        The rank's process.
     """
 
     def __init__(self, path: str, process: psutil.Process):
         self.process, self.descriptor = process, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def files(self) -> tuple[dict[str, np.ndarray], dict[str, tuple]]:
-        """By name, each file's bytes, and its inode, time and size. The name of a folder ends with /, of what is no file with @."""
+        """Read all files.
+
+        Returns
+        -------
+        contents : dict of str to numpy.ndarray
+            The bytes of each file, as uint8. A folder's name ends with "/", that of anything but a file or folder with "@".
+        stamps : dict of str to tuple
+            Inode, modification time in ns, and size of each file.
+        """
         found, stamps, left = {}, {}, MAX_FOLDER_BYTES
         for name in sorted(os.listdir(self.descriptor)):
             with contextlib.suppress(FileNotFoundError):
@@ -105,23 +113,23 @@ class TracedFolder:
         return found, stamps
 
     def open(self, name: str) -> int:
-        """A descriptor of a file, to be closed."""
+        """Open a file for reading; return its descriptor, which the caller closes."""
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.descriptor)
 
     def remove(self, name: str) -> bool:
-        """Remove a file, if it is still there."""
+        """Remove a file if it exists; return whether it did."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.descriptor)
             return True
         return False
 
     def replace_by_pipe(self, name: str) -> None:
-        """Put a pipe in the place of a file: who opens it to write, waits for one who reads."""
+        """Replace a file by a named pipe: opening it for writing then blocks until there is a reader."""
         self.remove(name)
         self._run("mkfifo", f"/proc/self/fd/{self.descriptor}/{name}")
 
     def unblock_writers(self, name: str) -> None:
-        """Take the pipe away, and let go who waits there."""
+        """Remove the named pipe, and release a process that is blocked opening it."""
         with contextlib.suppress(OSError):
             if stat.S_ISFIFO(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode):
                 reader = self.open(name)
@@ -129,14 +137,14 @@ class TracedFolder:
                 os.close(reader)
 
     def limit_file_size(self, most: int | None) -> None:
-        """Let the files that the rank writes have at most so many bytes; None for as many as before."""
+        """Limit the size of files that the rank writes, in bytes; None restores the limit."""
         lines = Path(f"/proc/{self.process.pid}/limits").read_text().splitlines()
         now, hard = next(line.split()[3:5] for line in lines if line.startswith("Max file size"))
         if now != (soft := hard if most is None else str(most)):
             self._run("prlimit", f"--pid={self.process.pid}", f"--fsize={soft}:")
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         os.close(self.descriptor)
 
     def _read(self, name: str, most: int) -> bytes:
@@ -148,7 +156,7 @@ class TracedFolder:
             return file.read(most)
 
     def _run(self, *words: str) -> None:
-        """Run a program as the rank's user: its files and limits are of a user that not even root may always touch."""
+        """Run a program as the rank's user: in some containers, not even root may change another user's files and limits."""
         about = os.stat(self.descriptor)
         user = dict(user=about.st_uid, group=about.st_gid, extra_groups=[]) if not os.geteuid() and about.st_uid else {}
         subprocess.run(words, check=True, pass_fds=[self.descriptor], capture_output=True, **user)

@@ -1,4 +1,4 @@
-"""Start the process of an isolated rank: in a sandbox, or, where there is none, in a folder of its own with a copy of the library."""
+"""Start the process of an isolated rank: in a bubblewrap sandbox, or without one, in a private folder with a copy of the library."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ SAME_ROUTINES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # so that a rank comp
 
 
 class RankFolders:
-    """Folders for ranks that run without a sandbox: one each, with a copy of the library; where root grades, ranks run as another user.
+    """Private folders for ranks without a sandbox, and their copy of the library; if root grades, each rank runs as a user of its own.
 
     Attributes
     ----------
+    folder : Path
+        Contains all of the below; other users can enter it, but not list it.
     library : Path
-        The folder in which the copy of course_lib lies. Python lists it; the one above, with the folders, others cannot list.
+        The folder that contains the copy of course_lib; readable by all.
     folders : dict of int to Path
-        The ranks' folders.
+        The folder of each rank, under a random name.
     other_users : bool
-        Whether each rank has a user of its own.
+        Whether each rank has a user id of its own.
     """
 
     def __init__(self):
@@ -44,7 +46,7 @@ class RankFolders:
             _run("chmod", "-R", "go+rX", self.library)
 
     def create(self, rank: int) -> Path:
-        """A folder for one rank to write in; others do not know its name, and reach it only where the system has no Landlock."""
+        """Create the folder to which one rank may write; other ranks do not know its name, and with Landlock cannot open it."""
         room = self.folders[rank] = self.folder / secrets.token_hex(16)
         room.mkdir(mode=0o700)
         if self.other_users:
@@ -52,14 +54,14 @@ class RankFolders:
         return room
 
     def user(self, rank: int) -> dict[str, object]:
-        """Return the arguments of `subprocess.Popen` for a rank's user."""
+        """Return the arguments of `subprocess.Popen` that make a process run as a rank's user."""
         return _user(rank) if self.other_users else {}
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, whatever lies in it; folders in one another, a thousand deep, are too many for `shutil.rmtree`."""
+    """Remove a folder, whatever is in it; `shutil.rmtree` fails on folders nested a thousand deep."""
     _run("rm", "-rf", folder)
-    if folder.exists():  # some of it could not be entered
+    if folder.exists():  # it contains folders without permissions
         _run("chmod", "-R", "u+rwx", folder)
         _run("rm", "-rf", folder)
 
@@ -69,10 +71,16 @@ def start_rank(rank: int, n: int, line: int, log: int, place: RankFolders | None
 
     Parameters
     ----------
+    rank, n : int
     line, log : int
-        Descriptors: of its socket to the broker, and for what it writes past Python.
-    place : Place or None
-        None: in a bubblewrap.
+        File descriptors: the rank's socket to the broker, and a pipe for its output outside of cells.
+    place : RankFolders or None
+        None to run it in bubblewrap.
+
+    Returns
+    -------
+    subprocess.Popen
+        The outermost process; see `ranks.IsolatedRanks.rank_process`.
     """
     library = place.library if place else LIBRARY_PARENT
     words = [sys.executable, "-I", str(library / "course_lib/engine/isolated_rank.py"), str(library), str(rank), str(n), str(line)]
@@ -88,7 +96,7 @@ def start_rank(rank: int, n: int, line: int, log: int, place: RankFolders | None
     if data:
         environment["COURSE_DATA_DIR"] = data
     if not seccomp.problem():
-        environment["COURSE_FILTERED"] = "1"  # what works here must work there, or the rank ends
+        environment["COURSE_FILTERED"] = "1"  # the rank exits unless it can install the filter
     how = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(line,), start_new_session=True)
     if not place:
         return subprocess.Popen([*bubblewrap.sandbox_command(LIBRARY_PARENT, data, rank), *words], env=environment, cwd="/", **how)

@@ -1,8 +1,7 @@
-"""Isolated ranks: each in a sandbox of its own, with one socket, to the broker in this process, and no MPI between them.
+"""Isolated ranks, for grading: each in a sandbox of its own, with one socket, to the broker in this process, and no MPI between them.
 
-So grading runs them: what a rank sends is counted here, what it holds is read from the system, and no rank reaches another one, the
-other processes or any file but those of Python and the course's library. `IsolatedRanks` is at once the client and the processes of a
-`Connection`.
+Traffic is counted in this process, and memory is measured by the operating system. No rank can reach another one, other processes, or any
+files but those of Python and the course's library. `IsolatedRanks` is both the client and the processes of a `ClusterConnection`.
 """
 
 from __future__ import annotations
@@ -27,34 +26,44 @@ from course_lib.collectives import shared_memory
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE, SANDBOXED
 from course_lib.sandbox.resource_usage import ResourceUsage
 
-LOG_CHARACTERS = 8192  # characters of what a rank writes past Python that are kept
+LOG_CHARACTERS = 8192  # kept of the ranks' output outside of cells
 
 
 class IsolatedRanks:
-    """`n` isolated ranks that come up.
+    """`n` isolated ranks; the constructor starts their processes, and returns before they are ready.
+
+    Has the interface of `client.Client` (requests) and that of `launch.Processes` (processes).
 
     Parameters
     ----------
     n : int
+
+    Attributes
+    ----------
+    broker : Broker
+    ready : set of int
+        Ranks that can take requests.
+    processes : list of subprocess.Popen
+        The outermost process of each rank.
     """
 
     advice = "Run `make doctor` in the course folder for what to do."
 
     def __init__(self, n: int):
-        shared_memory.unlink_mapped_files()  # of this process, which has MPI to describe calls
-        memory.keep_freed()  # messages come and go through here
+        shared_memory.unlink_mapped_files()  # this process has started MPI too, by importing the modules that describe calls
+        memory.keep_freed()  # all messages pass through this process
         self.n, self.ready = n, set()
         self._futures: dict[tuple[int, int], Future] = {}
         self._number, self._stopped, self._sampling = 0, threading.Event(), threading.Event()
         self._folders = None if os.environ[ISOLATION_VARIABLE] == SANDBOXED else RankFolders()
         self._log: deque[str] = deque(maxlen=64)
         self.processes: list[subprocess.Popen] = []
-        self._exceeded_limits: dict[int, str] = {}  # what a rank had, for which it was ended
+        self._exceeded_limits: dict[int, str] = {}  # by rank that was ended: why
         self._usage: dict[int, ResourceUsage] = {}
         ours, theirs = zip(*(socket.socketpair() for _ in range(n)), strict=True)
         try:
             for r, end in enumerate(theirs):
-                out, into = os.pipe()  # one for each: what ranks share, they could talk by
+                out, into = os.pipe()  # one for each rank: a shared pipe would let ranks communicate
                 threading.Thread(target=self._listen, args=(out,), daemon=True).start()
                 try:
                     self.processes.append(start_rank(r, n, end.fileno(), into, self._folders))
@@ -71,7 +80,7 @@ class IsolatedRanks:
         for watch in (self._enforce_limits, self._sample_peaks):
             threading.Thread(target=watch, daemon=True).start()
 
-    # What a client does.
+    # The interface of a client.
 
     @property
     def ids(self) -> list[int]:
@@ -79,7 +88,7 @@ class IsolatedRanks:
         return sorted(self.ready)
 
     def request(self, rank: int, what: dict) -> Future:
-        """Send one request to a rank; `answer` reads what the future gives."""
+        """Send a request to a rank; pass the future to `answer` for the reply."""
         self._number += 1
         future = self._futures[rank, self._number] = Future()
         facts = (
@@ -94,11 +103,11 @@ class IsolatedRanks:
 
     @staticmethod
     def answer(future: Future) -> dict | None:
-        """The rank's reply, or None when there is none."""
+        """Return the rank's reply, or None if there is none."""
         return future.result(0) if future.done() else None
 
     def interrupt(self, ranks: list[int]) -> list[Future]:
-        """Interrupt what the ranks compute, as Ctrl-C would; a future is done when its rank has been told, which is at once."""
+        """Interrupt the ranks, as Ctrl-C would; a future is done once its rank has the interrupt, which is at once."""
         told = [Future() for _ in ranks]
         for future in told:
             future.set_result(None)
@@ -108,34 +117,34 @@ class IsolatedRanks:
         return told
 
     def wait_for_interrupts(self, timeout: float) -> None:
-        """Nothing: a signal is there when it has been sent."""
+        """Do nothing: a signal is delivered when it is sent."""
 
     def held(self) -> list[int]:
-        """Bytes that each rank holds beyond what it began with: in memory, in its folders, and on its way here."""
+        """Return the bytes that each rank holds beyond its baseline: in memory, in its folders, and in its connection to the broker."""
         return [account.used() + self.broker.unread_bytes(r) - account.baseline for r, account in sorted(self._usage.items())]
 
     def reset_baseline(self) -> None:
-        """Count what ranks hold from now on: another answer is tried, and the allocator keeps some memory of the earlier ones."""
+        """Set the baseline of `held` to the present usage, before another answer is tried: the allocator keeps some memory."""
         for account in self._usage.values():
             account.baseline = account.used()
 
     def reset_peak(self, spare: float) -> None:
-        """Begin anew with the most that each rank has held at once; what it holds already beyond so many bytes counts."""
+        """Start to measure peak memory; bytes that a rank already holds beyond its baseline count, apart from `spare` of them."""
         for account in self._usage.values():
             account.reset_peak(spare)
         self._sampling.set()
 
     def peaks(self) -> list[int | None]:
-        """The most bytes that each rank has held at once since `reset_peak`, beyond what it held then: also in messages to itself."""
+        """Return each rank's peak memory since `reset_peak`, in bytes beyond what it held then, with messages in flight to itself."""
         held = [(account.peak(), self.broker.coordinator.buffered(r)) for r, account in sorted(self._usage.items())]
         return [None if peak is None else peak + buffered for peak, buffered in held]
 
     def stop_sampling(self) -> None:
-        """End what `reset_peak` began."""
+        """Stop measuring peak memory."""
         self._sampling.clear()
 
     def _enforce_limits(self) -> None:
-        """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""
+        """End ranks that exceed a limit on threads or files, which the system itself cannot enforce everywhere; runs in a thread."""
         while not self._stopped.wait(0.2):
             for r, account in list(self._usage.items()):
                 with contextlib.suppress(OSError, psutil.Error):
@@ -152,62 +161,62 @@ class IsolatedRanks:
                         account.sample()
 
     def new_output(self) -> list:
-        """Nothing: where ranks are isolated, nobody watches."""
+        """Return nothing: output is not shown live while grading."""
         return []
 
     def flush_replies(self) -> None:
-        """Nothing: no reply lies unseen."""
+        """Do nothing: no reply can be left unread."""
 
     @property
     def stalls(self) -> dict[int, str]:
-        """Nobody: to MPI, each rank is alone."""
+        """Always empty: to MPI, each rank is a world of its own."""
         return {}
 
     def close(self, linger: int = 0) -> None:
-        """Nothing: `stop` ends all."""
+        """Do nothing: `stop` ends everything."""
 
-    # What processes do.
+    # The interface of processes.
 
     def rank_process(self, rank: int) -> psutil.Process:
-        """The process of a rank, as it is seen from here: the last of those that its sandbox consists of."""
+        """Return a rank's Python process: the innermost of those that make up its sandbox."""
         process = psutil.Process(self.processes[rank].pid)
         while children := process.children():
             process = children[-1]
         return process
 
     def folder(self, rank: int) -> str:
-        """The folder for a rank's temporary files, as it is reached from here."""
+        """Return the path of a rank's temporary folder, as seen from this process."""
         return str(self._folders.folders[rank]) if self._folders else f"/proc/{self._usage[rank].process.pid}/root/tmp"
 
     def process(self, rank: int) -> psutil.Process:
-        """The process of a rank that is ready."""
+        """Return the Python process of a rank that is ready."""
         return self._usage[rank].process
 
     def ended(self) -> str | None:
-        """None while all run; else what ended."""
+        """Return None while all ranks run, else which one ended, with the log."""
         for r, process in enumerate(self.processes):
             if process.poll() is not None or r in self.broker.violations:
                 return f"the process of rank {r} ended.\n{self.log()}".strip()
         return None
 
     def exit_reason(self) -> str:
-        """Say which rank's process ended first, and how, in a sentence or two."""
+        """Describe in a sentence or two which rank's process ended first, and how."""
         for r, process in enumerate(self.processes):
             code = process.poll()
             if (why := self._exceeded_limits.get(r) or self.broker.violations.get(r, CONNECTION_ENDED)) != CONNECTION_ENDED:
                 return f"rank {r} was ended: {why}."
             if code is not None:
-                code = code if code >= 0 else 128 - code  # bubblewrap says it in the second way
+                code = code if code >= 0 else 128 - code  # bubblewrap reports signals as 128 + number
                 how = f"by signal {signal.Signals(code - 128).name}" if 128 < code < 160 else f"with exit code {code}"
                 return f"the process of rank {r} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
         return "a rank closed its connection."
 
     def missing(self) -> str:
-        """Return nothing: it is not known which ranks have not begun."""
+        """Return an empty text: which ranks have not started is not known."""
         return ""
 
     def log(self) -> str:
-        """Return the end of what the ranks wrote past Python."""
+        """Return the end of the ranks' output outside of cells."""
         return "".join(self._log)[-LOG_CHARACTERS:]
 
     def stop(self) -> None:
@@ -236,7 +245,7 @@ class IsolatedRanks:
 
     def _is_ready(self, rank: int) -> None:
         process = self.rank_process(rank)
-        with contextlib.suppress(OSError):  # where memory runs out, a rank is ended, and not who checks it
+        with contextlib.suppress(OSError):  # if memory runs out, the system kills a rank, not the grader
             Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
         self._usage[rank] = ResourceUsage(process, self._folders.folders[rank] if self._folders else None)
         self.ready.add(rank)

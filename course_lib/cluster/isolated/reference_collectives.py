@@ -1,7 +1,7 @@
-"""Each collective worked out in one process with NumPy: what a rank brings, what it sends to others, and what all get.
+"""Reference implementation of the collectives in one process, with NumPy: the size of each rank's contribution, traffic, and results.
 
-A call is what a rank says of it, a dict: "signature" (operation, dtype, count, detail, as `calls.Call` has them) and, where parts differ in
-size, their "counts".
+A call is a dict, as a rank described it: "signature" (operation, dtype, count, detail, see `calls.Call`) and, if parts differ in size,
+"counts". Contributions and results are bytes.
 """
 
 from __future__ import annotations
@@ -15,66 +15,66 @@ from course_lib.collectives.calls import BLOCKING_FORM, DTYPES, REDUCTIONS, USER
 
 
 class ProtocolViolation(Exception):
-    """A rank sent what the course's library never sends."""
+    """A rank sent a frame that the course's library never sends."""
 
 
 def is_int_list(values: object, low: int, high: int) -> bool:
-    """Return whether a value that came from a rank is a list of whole numbers, from `low` to below `high`."""
+    """Return whether a value from a rank is a list of integers in ``range(low, high)``."""
     return isinstance(values, list) and all(type(v) is int and low <= v < high for v in values)
 
 
 def input_bytes(call: dict, i: int, n: int) -> int:
-    """Bytes that come with the call of member i of n, by what it says.
+    """Return the size in bytes of the contribution of member i of n, according to its call.
 
     Raises
     ------
-    Broken
-        It says what makes no sense.
+    ProtocolViolation
+        The call is invalid.
     """
     rule, (_, dtype, count, _) = _rule(call), call["signature"]
     if not rule.has_payload:
         if (dtype, count) != (-1, 0):
-            raise ProtocolViolation("it sent numbers where there are none")
+            raise ProtocolViolation("it sent data with an operation that has none")
     elif dtype not in DTYPES or count < 0:
-        raise ProtocolViolation("it sent numbers of no known kind")
+        raise ProtocolViolation("it sent data of an unknown dtype")
     return rule.input_bytes(call, i, n)
 
 
 def sent_bytes(call: dict, i: int, n: int) -> int | None:
-    """Bytes that member i of n sends, as `traffic` counts them; None for what is not counted."""
+    """Return the bytes that member i of n sends, as `traffic` counts them; None if the operation is not counted."""
     rule = _rule(call)
     return rule.sent_bytes(call, i, n) if rule.has_payload else None
 
 
 def outgoing_data(call: dict, data: bytes, i: int, n: int) -> bytes:
-    """Return the part of a member's bytes that goes to other members."""
+    """Return the part of a member's contribution that goes to other members."""
     return _rule(call).outgoing_data(call, data, i, n) if n > 1 else b""
 
 
 def results(payloads: list[bytes], said: list[dict]) -> list[bytes]:
-    """Return the result of each member."""
+    """Compute the result of each member; ``said[i]`` is the call of member i."""
     return _rule(said[0]).results(payloads, said)
 
 
 class CollectiveRule:
-    """The semantics of one collective; by default, all members bring an array of the same size, and get all of them."""
+    """The semantics of one collective; the default is that all members contribute arrays of the same size, and all get all of them."""
 
-    has_payload = True  # whether it has an array of the caller's
+    has_payload = True  # whether the caller passes an array
 
     def input_bytes(self, call: dict, i: int, n: int) -> int:
-        """As `input_bytes`."""
+        """See the function `input_bytes`."""
         return _size(call)
 
     def sent_bytes(self, call: dict, i: int, n: int) -> int:
-        """As `sent_bytes`."""
+        """See the function `sent_bytes`."""
         return _size(call)
 
     def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
-        """As `outgoing_data`."""
+        """See the function `outgoing_data`."""
         return data
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
-        """As `results`."""
+        """See the function `results`."""
         return [b"".join(payloads)] * len(payloads)
 
 
@@ -103,7 +103,7 @@ class SplitRule(CollectiveRule):
         return b""
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
-        """Colors and keys, of which each rank learns no more than who is in its new group, and in which order."""
+        """Return colors and keys from which each rank learns only the members of its new group and their order."""
         wishes = [self.wish.unpack(p) for p in payloads]
         order = {i: place for place, i in enumerate(sorted(range(len(wishes)), key=lambda i: (wishes[i][1], i)))}
         seen = [[(color, order[i]) if other == color else (~color, 0) for i, (other, _) in enumerate(wishes)] for color, _ in wishes]
@@ -113,7 +113,7 @@ class SplitRule(CollectiveRule):
 class AllreduceRule(CollectiveRule):
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         if not 0 < call["signature"][3] % 16 <= USER_DEFINED:
-            raise ProtocolViolation("it reduces with an operation that does not exist")
+            raise ProtocolViolation("it named a reduction that does not exist")
         return _size(call)
 
     def sent_bytes(self, call: dict, i: int, n: int) -> int:
@@ -121,7 +121,7 @@ class AllreduceRule(CollectiveRule):
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
         if self.is_own(said[0]):
-            return super().results(payloads, said)  # a reduction that only the ranks know
+            return super().results(payloads, said)  # only the ranks can apply a user-defined reduction
         return self.parts(self.reduced(payloads, said[0]), said)
 
     def parts(self, reduced: np.ndarray, said: list[dict]) -> list[bytes]:
@@ -130,17 +130,17 @@ class AllreduceRule(CollectiveRule):
 
     @staticmethod
     def is_own(call: dict) -> bool:
-        """Return whether the reduction is the caller's own."""
+        """Return whether the reduction is user-defined."""
         return call["signature"][3] % 16 == USER_DEFINED
 
     @staticmethod
     def reduced(payloads: list[bytes], call: dict) -> np.ndarray:
-        """All arrays, reduced in the order of the ranks."""
+        """Reduce all arrays, in rank order."""
         (_, dtype, _, detail) = call["signature"]
         (_, reduce), total = REDUCTIONS[detail % 16 - 1], np.frombuffer(payloads[0], DTYPES[dtype]).copy()
         with np.errstate(all="ignore"):
             for part in payloads[1:]:
-                # Into a copy of a rank's bytes: fresh memory would show, in a long double's padding, what this process had.
+                # Into a copy of a rank's bytes: the padding of long doubles in fresh memory would leak data of this process.
                 reduce(total, np.frombuffer(part, DTYPES[dtype]), out=total, casting="unsafe")
         return total
 
@@ -150,18 +150,18 @@ class ReduceScatterRule(AllreduceRule):
         counts, n, whole = said[0].get("counts"), len(said), reduced.size
         same = all(call.get("counts") == counts for call in said)
         if not (same and is_int_list(counts, 0, whole + 1) and len(counts) == n and sum(counts) == whole):
-            raise ProtocolViolation("it cut a reduce-scatter in parts that do not fit")
+            raise ProtocolViolation("it divided a reduce-scatter into parts that do not fit")
         return [reduced[end - c : end].tobytes() for c, end in zip(counts, np.cumsum(counts), strict=True)]
 
 
 class RootedRule(CollectiveRule):
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         if not 0 <= _root(call) < n:
-            raise ProtocolViolation("it named a root that is no rank of the group")
+            raise ProtocolViolation("it named a root that is not a rank of the group")
         return self.member_bytes(call, i, n)
 
     def member_bytes(self, call: dict, i: int, n: int) -> int:
-        """Bytes that member i of n brings."""
+        """Return the size in bytes of the contribution of member i of n."""
         return _size(call)
 
 
@@ -170,7 +170,7 @@ class BcastRule(RootedRule):
         return _size(call) if i == _root(call) else 0
 
     def sent_bytes(self, call: dict, i: int, n: int) -> int:
-        return _size(call) if (i - _root(call)) % n < n - 1 else 0  # in a ring, each rank but the last passes it on
+        return _size(call) if (i - _root(call)) % n < n - 1 else 0  # counted as on a ring: each rank but the last passes the array on
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
         return [payloads[_root(said[0])]] * len(payloads)
@@ -214,11 +214,11 @@ class AlltoallRule(CollectiveRule):
 class AlltoallvRule(CollectiveRule):
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         if not is_int_list(call.get("counts"), 0, 1 << 40) or len(call["counts"]) != n:
-            raise ProtocolViolation("it cut an all-to-all in parts that do not fit")
+            raise ProtocolViolation("it divided an all-to-all into parts that do not fit")
         return sum(call["counts"]) * DTYPES[call["signature"][1]].itemsize
 
     def sent_bytes(self, call: dict, i: int, n: int) -> int:
-        return (sum(call["counts"]) - call["counts"][i]) * DTYPES[call["signature"][1]].itemsize  # its own part stays
+        return (sum(call["counts"]) - call["counts"][i]) * DTYPES[call["signature"][1]].itemsize  # without the rank's own part
 
     def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         parts = self.cut(call, data)
@@ -230,7 +230,7 @@ class AlltoallvRule(CollectiveRule):
 
     @staticmethod
     def cut(call: dict, data: bytes) -> list[bytes]:
-        """The parts of a member's bytes, one for each member."""
+        """Divide a member's contribution into the parts for each member."""
         itemsize = DTYPES[call["signature"][1]].itemsize
         ends = np.cumsum(call["counts"]) * itemsize
         return [data[end - count * itemsize : end] for count, end in zip(call["counts"], ends.tolist(), strict=True)]
@@ -255,7 +255,7 @@ def _rule(call: dict) -> CollectiveRule:
 
 
 def _size(call: dict) -> int:
-    """Bytes of the array that a call names."""
+    """Return the size in bytes of the array in a call's signature."""
     _, dtype, count, _ = call["signature"]
     return count * DTYPES[dtype].itemsize
 
@@ -265,6 +265,6 @@ def _root(call: dict) -> int:
 
 
 def _without(data: bytes, i: int, n: int) -> bytes:
-    """All of n equal parts but number i, which is a member's own."""
+    """Return all of n equal parts but part i, the member's own."""
     part = len(data) // n
     return data[: i * part] + data[(i + 1) * part :]

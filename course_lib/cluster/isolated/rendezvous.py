@@ -1,4 +1,4 @@
-"""Rendezvous of isolated ranks: the collectives to which some ranks have come, and not all."""
+"""Rendezvous of isolated ranks: the collectives that some but not all ranks of a group have entered."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
 
-MAX_WAITING_BYTES, MAX_WAITING_CALLS = 256 << 20, 4000  # of a rank, that wait for the other ranks to come
+MAX_WAITING_BYTES, MAX_WAITING_CALLS = 256 << 20, 4000  # one rank's incomplete collectives: bytes, and number
 
-CollectiveKey = tuple[tuple[int, ...], int]  # a group's ranks, and the number of the collective among theirs
+CollectiveKey = tuple[tuple[int, ...], int]  # the group's ranks; the request's number << 32 | twice the collective's number in it
 
 
 class Arrival(NamedTuple):
-    """A rank's call, as it described it, and the bytes that it brings."""
+    """A rank's call, as it described it, and its contribution as bytes."""
 
     header: dict
     payload: bytes
 
 
 class ArrivalTable:
-    """The arrivals of `size` ranks, by collective and by rank."""
+    """Arrivals of `size` ranks, by collective and by rank."""
 
     def __init__(self, size: int):
         self._at: dict[CollectiveKey, dict[int, Arrival]] = defaultdict(dict)
@@ -29,14 +29,14 @@ class ArrivalTable:
         self._bytes = [0] * size
 
     def arrive(self, rank: int, key: CollectiveKey, arrival: Arrival) -> None:
-        """A rank comes to a collective."""
+        """Record that a rank has entered a collective."""
         self._at[key][rank] = self._of[rank][key] = arrival
         self._bytes[rank] += len(arrival.payload)
         if self._bytes[rank] > MAX_WAITING_BYTES or len(self._of[rank]) > MAX_WAITING_CALLS:
-            raise ProtocolViolation("it has started more than there is room for")
+            raise ProtocolViolation("it has started more collectives than there is room for")
 
     def pop_complete(self, key: CollectiveKey) -> list[Arrival] | None:
-        """Return the calls of all ranks of the group, in its order, and release them; None if some have not come."""
+        """Remove and return the arrivals of all ranks, in the group's order; None if some rank has not entered the collective."""
         if len(self._at[key]) < len(key[0]):
             return None
         found = [self._at[key][r] for r in key[0]]
@@ -45,7 +45,7 @@ class ArrivalTable:
         return found
 
     def leave(self, rank: int, key: CollectiveKey) -> None:
-        """A rank waits there no longer."""
+        """Remove a rank's arrival at a collective."""
         if arrival := self._of[rank].pop(key, None):
             self._bytes[rank] -= len(arrival.payload)
             del self._at[key][rank]
@@ -53,14 +53,14 @@ class ArrivalTable:
                 del self._at[key]
 
     def leave_all(self, rank: int) -> None:
-        """A rank waits nowhere any longer."""
+        """Remove all arrivals of a rank."""
         for key in list(self._of[rank]):
             self.leave(rank, key)
 
     def missing(self, key: CollectiveKey) -> list[int]:
-        """Return the ranks that have not come."""
+        """Return the ranks that have not entered a collective."""
         return [r for r in key[0] if key not in self._of[r]]
 
     def of(self, rank: int) -> Iterator[tuple[tuple[int, ...], Arrival]]:
-        """The groups with which a rank has begun something, and what."""
+        """Yield the groups and arrivals of a rank's incomplete collectives."""
         return ((members, arrival) for (members, _), arrival in self._of[rank].items())

@@ -1,6 +1,6 @@
-"""Sanitize the output and errors of a rank: they go into pages that an instructor opens.
+"""Sanitize the output and errors of a rank, which end up in pages that an instructor opens.
 
-HTML and JavaScript would run there, with the instructor's rights. What is left is text, and pictures that are no more than pictures.
+HTML and JavaScript would run there with the instructor's privileges, so only text and plain images are kept.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from course_lib import wording
 from course_lib.cluster import image_limits
 
-MAX_OUTPUT_CHARACTERS = 4 << 20  # characters of what a cell prints and displays on a rank
-MAX_TEXT_CHARACTERS = 200_000  # of these, as text
-MAX_ERROR_CHARACTERS = 50_000  # and of an error
-MAX_ANSI_CODES = 500  # of a terminal's codes in a text: a page with many takes minutes to make
-MAX_ITEMS = 2_000  # pieces of either
+MAX_OUTPUT_CHARACTERS = 4 << 20  # of a cell's output on one rank
+MAX_TEXT_CHARACTERS = 200_000  # of one text in it
+MAX_ERROR_CHARACTERS = 50_000
+MAX_ANSI_CODES = 500  # terminal codes in a text: rendering a page with many takes minutes
+MAX_ITEMS = 2_000  # outputs of a cell, or lines of an error
 
 
 def outputs(found: object) -> list[dict]:
-    """Sanitize the outputs of a cell: texts and pictures, and no more than `MAX_OUTPUT_CHARACTERS` characters."""
+    """Sanitize the outputs of a cell: keep text and images, at most `MAX_OUTPUT_CHARACTERS` characters of them."""
     found = found if isinstance(found, list) else []
     shown = [harmless for output in found[:MAX_ITEMS] if (harmless := _output(output))]
     size = sum(len(o.get("text", "")) + sum(map(len, o.get("data", {}).values())) for o in shown)
     if size > MAX_OUTPUT_CHARACTERS or len(found) > MAX_ITEMS:
-        return [{"stream": "stdout", "text": f"(what this cell shows has {wording.size(size)} in {len(found)} pieces, and is left out)\n"}]
+        return [{"stream": "stdout", "text": f"(the output of this cell, {wording.size(size)} in {len(found)} pieces, is left out)\n"}]
     return shown
 
 
@@ -39,11 +39,11 @@ def _output(output: object) -> dict | None:
         kind: value.replace("\n", "") for kind, value in data.items() if kind in image_limits.IMAGE_SIGNATURES and isinstance(value, str)
     }
     kept, _ = image_limits.allowed_images(plain_text | shown)
-    return {"data": kept or {"text/plain": "(not shown when grading: only text and pictures are)"}, "metadata": {}}
+    return {"data": kept or {"text/plain": "(not shown when grading: only text and images are)"}, "metadata": {}}
 
 
 def error(found: object) -> dict | None:
-    """Sanitize an error, in at most `MAX_ERROR_CHARACTERS` characters; None for none."""
+    """Sanitize an error, cut to `MAX_ERROR_CHARACTERS` characters; None if there is none."""
     if not isinstance(found, dict):
         return None
     lines, kind = (found.get(part) if isinstance(found.get(part), list) else [] for part in ("lines", "kind"))
@@ -57,7 +57,7 @@ def error(found: object) -> dict | None:
 
 
 def strip_ansi(text: str) -> str:
-    """A text without a terminal's codes, if it has many."""
+    """Strip a text's terminal codes if it has more than `MAX_ANSI_CODES`."""
     return text if text.count("\x1b") <= MAX_ANSI_CODES else text.replace("\x1b", "")
 
 

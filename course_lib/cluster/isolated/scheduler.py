@@ -1,7 +1,7 @@
-"""A schedule for isolated ranks: one at a time goes on, in an order of priority.
+"""Scheduler for isolated ranks: runs one rank at a time, in an order of priority, for checks that must not depend on timing.
 
-These ranks meet in the broker alone. Where it holds back what a rank is sent until all others stand still, that rank is as slow as a rank
-can be, whatever its code says; and between two moments no more than one rank runs.
+Isolated ranks interact only through the broker. If it holds back the frames for a rank until all others are blocked, that rank is as slow
+as a rank can be, whatever its code does; and between two steps, no more than one rank runs.
 """
 
 from __future__ import annotations
@@ -12,27 +12,32 @@ from collections.abc import Callable
 from course_lib.collectives.calls import RECV, SEND
 
 MAX_RUN_SECONDS = (
-    2.0  # seconds that one rank may run while the others are held back; who sleeps longer in each save runs into the limit of a cell
+    2.0  # seconds that one rank may run while the others are held back; one that sleeps longer runs into the cell's time limit in the end
 )
 
 
 class RankScheduler:
-    """Scheduler that lets one rank at a time go on.
+    """Runs one rank at a time, by holding back the frames for the others.
 
     Parameters
     ----------
     order : list of int
-        The ranks; the last one goes on only when no other can.
+        The ranks, by priority; the last one runs only when no other can.
     on_step : callable
-        Called by the broker, with its number, whenever all ranks stand still and one is about to go on.
+        Called in the broker's thread with the number of the step, when all ranks are blocked and one is about to run.
     stop : (int, int), optional
-        A rank, and how often it goes on before it stops for good; to the others its process has ended.
+        A rank, and the number of steps after which it is stopped; to the others, its process has ended.
     on_others_done : callable, optional
-        Called when all others have done what they could without it.
+        Called when the others have done all that they can without the stopped rank, which then continues.
     max_run_seconds : float
-        Seconds.
+        Seconds for which a rank may run before another one may, too.
     on_reply : callable, optional
-        Called when a rank replies, with the rank.
+        Called with the rank when a rank replies.
+
+    Attributes
+    ----------
+    released : dict of int to int
+        By rank: the number of its steps so far.
     """
 
     def __init__(
@@ -60,13 +65,13 @@ class RankScheduler:
         self._number, self._since = 0, 0.0
 
     def hold(self, rank: int, header: dict, payload: bytes) -> None:
-        """Hold back a frame for a rank."""
+        """Queue a frame for a rank."""
         self._waiting[rank].append((header, payload))
         if "request" in header:
             self._asked.add(rank)
 
     def frame_received(self, rank: int, header: dict) -> None:
-        """Note that a rank waits now, if this frame says so."""
+        """Take note of a frame from a rank: it may mean that the rank is blocked now."""
         if "reply" in header:
             self._on_reply(rank)
         blocks = "call" in header and header.get("start") is not True and header["signature"][0] not in (SEND, RECV)
@@ -74,12 +79,12 @@ class RankScheduler:
             self._running.discard(rank)
 
     def ended(self, rank: int) -> None:
-        """Note that a rank's process has ended."""
+        """Take note that a rank's process has ended."""
         self._running.discard(rank)
         self._waiting[rank].clear()
 
     def next_frames(self, coordinator) -> list[tuple[int, dict, bytes]]:
-        """The frames to deliver now."""
+        """Return the frames to deliver now: all those queued for the next rank to run; empty while a rank still runs."""
         if len(self._asked) < len(self.order) or self._runs(coordinator):
             return []
         if self._gone is not None and not coordinator.busy - {self._gone}:
@@ -101,11 +106,11 @@ class RankScheduler:
         return [(rank, *frame) for frame in frames]
 
     def _stops(self, rank: int) -> bool:
-        """Return whether a rank has ended, or hangs."""
+        """Return whether a rank is stopped, or due to be."""
         return self._stop is not None and rank == self._stop[0] and self.released[rank] >= self._stop[1]
 
     def _runs(self, coordinator) -> bool:
-        """Return whether a rank runs, and may."""
+        """Return whether a rank is running within its time."""
         running = {r for r in self._running if not coordinator.is_waiting(r)}
         if running and time.monotonic() - self._since > self._max_run_seconds:
             self._running.clear()

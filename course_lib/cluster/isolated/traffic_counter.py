@@ -1,4 +1,4 @@
-"""Count what a rank has sent since it was asked for something, as the broker has seen it."""
+"""Traffic of an isolated rank within one request, as counted by the coordinator."""
 
 from __future__ import annotations
 
@@ -11,45 +11,53 @@ from course_lib.cluster.isolated.reference_collectives import outgoing_data, sen
 from course_lib.cluster.isolated.rendezvous import Arrival
 from course_lib.collectives.calls import BLOCKING_FORM, COLLECTIVES, DTYPES, UNEVEN
 
-MAX_KEPT_BYTES, MAX_KEPT_ARRAYS = 64 << 20, 2000  # bytes and arrays of what a rank has sent, where that is kept
-FREE_EMPTY_CALLS, FREE_BARRIERS = 32, 256  # calls that carry nothing, in one request, that are not counted
-TAG_BYTES = 2  # bytes that a tag carries
+MAX_KEPT_BYTES, MAX_KEPT_ARRAYS = 64 << 20, 2000  # limits on the arrays that are kept
+FREE_EMPTY_CALLS, FREE_BARRIERS = 32, 256  # calls without data, per operation and request, that cost nothing
+TAG_BYTES = 2  # information that a tag can carry
 
 
 class TrafficCounter:
-    """Calls and bytes of one rank.
+    """Counts the calls and bytes of one rank.
 
     Parameters
     ----------
     keep : bool
-        Whether somebody wants to look at what it sends.
+        Whether to keep the arrays that it sends.
 
     Attributes
     ----------
     kept : list of numpy.ndarray or None
-        What it has sent to others, flat, the latest at the end.
+        The arrays that it has sent to others, flat and in order.
     """
 
     def __init__(self, keep: bool = False):
         self.kept: list[np.ndarray] | None = [] if keep else None
         self._sent: dict[tuple[tuple[int, ...], str], list[int]] = {}
-        self._empty: dict[str, int] = defaultdict(int)  # calls that carried nothing, by operation
+        self._empty: dict[str, int] = defaultdict(int)  # number of calls without data, by operation
 
     def message(self, group: tuple[int, ...], dtype: int, tag: int, data: bytes, to_itself: bool) -> None:
-        """It has sent a message."""
+        """Count a message."""
         self._count(group, "Send", len(data) + (TAG_BYTES if tag else 0), bool(data or tag))  # the receiver learns the tag
         if not to_itself:
             self._keep(dtype, data)
 
     def collective(self, members: tuple[int, ...], arrival: Arrival, i: int) -> None:
-        """It was member i in a collective to which all have come."""
+        """Count a completed collective, in which the rank was member i."""
         signature, operation = arrival.header["signature"], _operation(arrival)
         has_data = any(arrival.header["counts"]) if signature[0] in UNEVEN else signature[2] > 0
         self._count(members, operation, sent_bytes(arrival.header, i, len(members)), has_data)
         self._keep(signature[1], outgoing_data(arrival.header, arrival.payload, i, len(members)))
 
     def entries(self, rank: int, begun: Iterable[tuple[tuple[int, ...], Arrival]]) -> list[list]:
-        """Operation, ranks, calls and payload in bytes, with what this `rank` has begun and others have not come to."""
+        """Return the counts: operation, ranks, calls, and payload in bytes.
+
+        Parameters
+        ----------
+        rank : int
+            This rank.
+        begun : iterable of (tuple of int, Arrival)
+            Its incomplete collectives, by group, which count as well.
+        """
         sent = {kind: list(counts) for kind, counts in self._sent.items()}
         for members, arrival in begun:
             nbytes = sent_bytes(arrival.header, members.index(rank), len(members))
@@ -64,7 +72,7 @@ class TrafficCounter:
             self._empty[operation] += 1
             if self._empty[operation] > (
                 FREE_BARRIERS if operation == "Barrier" else FREE_EMPTY_CALLS
-            ):  # who comes first, or at all, is news as well
+            ):  # the order of arrival carries information, too
                 operation, nbytes = "Allgather", 8 * len(members)
         if nbytes is not None:
             entry = self._sent.setdefault((members, operation), [0, 0])
@@ -72,7 +80,7 @@ class TrafficCounter:
             entry[1] += nbytes
 
     def _keep(self, dtype: int, data: bytes) -> None:
-        """Keep it, where somebody wants to look at it and there is room."""
+        """Keep an array, if that is wanted and there is room."""
         if self.kept is None or not data or dtype not in DTYPES or len(self.kept) == MAX_KEPT_ARRAYS:
             return
         if sum(array.nbytes for array in self.kept) + len(data) <= MAX_KEPT_BYTES:
@@ -80,6 +88,6 @@ class TrafficCounter:
 
 
 def _operation(arrival: Arrival) -> str:
-    """The name under which it is counted: a call that does not block counts as the one that does."""
+    """Return the operation under which a call is counted; a nonblocking collective counts as its blocking form."""
     operation = arrival.header["signature"][0]
     return COLLECTIVES[BLOCKING_FORM.get(operation, operation)]

@@ -1,4 +1,4 @@
-"""Tab, Shift-Tab and ``?`` in a notebook for what lives on the ranks: rank 0 is asked."""
+"""Tab completion and help (Shift-Tab, ``?``) for names on the ranks: the notebook's kernel asks rank 0."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from IPython import get_ipython
 from course_lib.cluster.ranks import Ranks
 from course_lib.engine import serialization
 
-COMPLETION_SECONDS = 0.3  # that rank 0 has for its answer; without one, the notebook's own kernel knows what it knows
+COMPLETION_SECONDS = 0.3  # within which rank 0 must answer, else only the kernel's own completions are shown
 _ON_TOP = re.compile(r"(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*%%px\b[^\n]*")
 _DOTTED = re.compile(r"([A-Za-z_]\w*)(\.\w*)*$")
 
 
 def register(ranks: Ranks) -> None:
-    """Have this notebook's kernel ask these ranks for completions and for help."""
+    """Have this notebook's kernel ask these ranks for completions and help, in place of any earlier ones."""
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None or hasattr(kernel, "_ranks"):
         if kernel is not None:
@@ -64,7 +64,7 @@ def _inspect(kernel, own: Callable) -> Callable:
 
 
 def _ask(ranks: Ranks, what: str, **more: object) -> object:
-    """Rank 0's answer to a request of `engine.requests.completion`; None where it does not come in time."""
+    """Send rank 0 a request of `engine.requests.completion`; return the answer, or None if there is none in time."""
     try:
         if ranks.isolated or not ranks.alive():
             return None
@@ -73,19 +73,21 @@ def _ask(ranks: Ranks, what: str, **more: object) -> object:
         wait([future], COMPLETION_SECONDS)
         reply = client.answer(future)
         return serialization.decode(reply["value"]) if reply and not reply["error"] else None
-    except Exception:  # they have just gone, say: what the notebook itself knows is still to be shown
+    except Exception:  # such as ranks that have just ended; the kernel's own completions must still be shown
         return None
 
 
 class _Cursor:
-    """The position of the cursor in a cell.
+    """Position of the cursor in a cell.
 
     Attributes
     ----------
     text : str
-        The cell, of the same length, without its ``%%px``.
+        The cell with the line of its ``%%px`` replaced by ``#``, so that positions stay the same.
     is_for_ranks : bool
-        The cell runs on the ranks.
+        Whether the cell runs on the ranks.
+    on_line_of_px : bool
+        Whether the cursor is in or above the line with ``%%px``.
     """
 
     def __init__(self, code: str, place: int):

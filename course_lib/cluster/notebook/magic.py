@@ -1,4 +1,4 @@
-"""``%%px``: run a cell on all ranks, wait, and show what they print and raise, grouped (see `replies`)."""
+"""The ``%%px`` magic: run a cell on all ranks, wait, and show their output and errors grouped (see `replies`)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _Parser(argparse.ArgumentParser):
 def _arguments() -> _Parser:
     parser = _Parser(prog="%%px", add_help=False)
     parser.add_argument("--targets", "-t", help="ranks, such as 2 or 0,1 or 1:4 (all by default)")
-    parser.add_argument("--block", action="store_true")  # it always does
+    parser.add_argument("--block", action="store_true")  # for compatibility: %%px always blocks
     return parser
 
 
 def targets(text: str | None, n: int) -> list[int] | None:
-    """Ranks from the text after --targets.
+    """Parse the text after --targets; None means all ranks.
 
     >>> targets("0,2", 4), targets("1:4", 4), targets(None, 4)
     ([0, 2], [1, 2, 3], None)
@@ -47,14 +47,32 @@ def targets(text: str | None, n: int) -> list[int] | None:
 
 
 def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None) -> None:
-    """Run the text of a ``%%px`` cell on the ranks; `line` is what stands after %%px. `live` shows what is printed meanwhile."""
+    """Run a ``%%px`` cell on the ranks.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    line : str
+        The rest of the line after ``%%px``: options, and a title after ``#``.
+    cell : str
+        The source code.
+    live : LiveOutput, optional
+        Shows the output while the cell runs.
+
+    Raises
+    ------
+    RanksError
+        The cell raised on some rank.
+    Interrupted
+        The user interrupted it.
+    """
     options = _arguments().parse_args(shlex.split(line, comments=True))
     shell = get_ipython()
     title = line.partition("# ")[2]
     label = f"cell [{len(shell.user_ns['In']) - 1 if shell else '-'}]"
-    if title and time_limits.limit():  # when grading, nobody sees the cells' numbers
+    if title and time_limits.limit():  # when grading, cells have no numbers that anyone sees
         label = f'cell "{title}"'
-    # The first line keeps the numbers of the lines as JupyterLab shows them.
+    # The first line keeps the line numbers as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
     students.forget_passed(source)
     try:
@@ -62,19 +80,21 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
     except Interrupted as stopped:
         if live:
             live.end()
-        show_outputs(stopped.replies, ranks.n)  # what was printed before
+        show_outputs(stopped.replies, ranks.n)  # what was printed before the interrupt
         raise
     if live:
         live.end()
     show_outputs(replies, ranks.n)
     raise_errors(replies)
     misplaced_names.forget(source)
-    if title and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies):  # folded, it would look as before it ran
+    if (
+        title and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies)
+    ):  # a folded cell without output would not show that it has run
         print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 
 
 def move_px_to_top(lines: list[str]) -> list[str]:
-    """A cell's lines with its ``%%px`` on top, where only comments and empty lines stand above it.
+    """Move a cell's ``%%px`` to its first line if only comments and empty lines are above it; an input transformer.
 
     >>> move_px_to_top(["# mine\\n", "%%px\\n", "x = 1"])
     ['%%px\\n', '# mine\\n', 'x = 1']
@@ -87,7 +107,7 @@ def move_px_to_top(lines: list[str]) -> list[str]:
 
 
 def _is_python(text: str) -> bool:
-    """Try to parse a text as Python: ``%%px`` may stand in a string."""
+    """Return whether a text is valid Python, as with ``%%px`` inside a string."""
     try:
         ast.parse(text)
     except SyntaxError:
@@ -96,12 +116,12 @@ def _is_python(text: str) -> bool:
 
 
 def _explain_names(ranks: Ranks) -> Callable:
-    """A handler of the kernel's NameErrors: it says which names the ranks have."""
+    """Return a handler for NameErrors in the kernel, which adds a hint if the ranks have the name."""
 
     def on_ranks(name: str) -> bool:
         try:
             return any(ranks.call(misplaced_names.known, dict(name=name)))
-        except Exception:  # they are stopped, or have died: no hint then
+        except Exception:  # the ranks are stopped, or have died: no hint then
             return False
 
     def handler(shell, kind, error, trace, tb_offset=None) -> None:
@@ -113,7 +133,7 @@ def _explain_names(ranks: Ranks) -> Callable:
 
 
 def register(ranks: Ranks) -> None:
-    """Make ``%%px`` and ``%px`` run on these ranks, in the notebook that this runs in."""
+    """Make ``%%px`` and ``%px`` of this notebook run on these ranks."""
     shell = get_ipython()
     if shell is None:
         return

@@ -1,1 +1,1 @@
-"""The processes of a cluster, as the kernel starts, watches and ends them: on this machine, or under Slurm."""
+"""Processes of a cluster, as the kernel starts, watches and ends them: on this machine, or under Slurm."""

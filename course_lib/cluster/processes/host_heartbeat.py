@@ -1,6 +1,6 @@
-"""Find out whether the machines of the ranks are there, for the notebook's kernel: each has an agent, see `collectives.deadlock`.
+"""Heartbeat of the ranks' machines, for the notebook's kernel: it asks the agent on each (`collectives.deadlock.agent`).
 
-ipyparallel does not notice when a machine fails: its connections just stay silent. So do Slurm's for minutes.
+ipyparallel does not notice when a machine fails: its connections just stay silent. Slurm may take minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from course_lib.collectives.deadlock import agent
 from course_lib.collectives.deadlock.host_agents import LOST_AFTER_SECONDS, AgentAddress, AgentLink
 from course_lib.engine.processes.mpiexec import StartError
 
-CONNECT_SECONDS = 10.0  # seconds to reach one
+CONNECT_SECONDS = 10.0  # timeout to connect to an agent
 HEARTBEAT_SECONDS = 0.5  # seconds from one question to the next
 
 
@@ -22,7 +22,7 @@ class HostHeartbeat:
     Parameters
     ----------
     agents : dict of str to (str, int, str)
-        By machine: address and port of its agent, and the secret.
+        By machine: address, port and secret of its agent.
 
     Raises
     ------
@@ -45,9 +45,12 @@ class HostHeartbeat:
                 ) from None
 
     def lost(self) -> list[str]:
-        """The machines that have not answered for `SILENT` seconds while somebody looked."""
+        """Return the machines that have not answered for `LOST_AFTER_SECONDS`; call it often, as it also asks them."""
         now = time.monotonic()
-        resumed, self._looked = now - self._looked > LOST_AFTER_SECONDS / 2, now  # nobody looked: what has come since then waits there
+        resumed, self._looked = (
+            now - self._looked > LOST_AFTER_SECONDS / 2,
+            now,
+        )  # after a pause in the calls, answers are waiting to be read
         asks, self._asked = now - self._asked > HEARTBEAT_SECONDS, now if now - self._asked > HEARTBEAT_SECONDS else self._asked
         for link in self._links.values():
             link.answer()
@@ -58,6 +61,6 @@ class HostHeartbeat:
         return [machine for machine, link in self._links.items() if link.silent_seconds() > LOST_AFTER_SECONDS]
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Close all connections."""
         for link in self._links.values():
             link.close()

@@ -1,6 +1,6 @@
-"""The processes behind a cluster: ipyparallel's controller, and one engine a rank under mpiexec.
+"""Launch the processes of a cluster on this machine: ipyparallel's controller, and one engine per rank under mpiexec.
 
-They are started at the same time, as what takes long is their imports.
+They are started at the same time, as most of the time is spent on their imports.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from course_lib.engine import memory_limit
 from course_lib.engine.processes import watchdog
 from course_lib.engine.processes.mpiexec import LOOPBACK_VARIABLES, SMALL_QUEUE_VARIABLES, THREAD_VARIABLES, find_mpiexec
 
-COURSE_PARENT = str(Path(__file__).resolve().parents[3])  # the ranks use the same course_lib, also where another one is installed
+COURSE_PARENT = str(Path(__file__).resolve().parents[3])  # the ranks use this course_lib, even if another one is installed
 
 
 @dataclass
 class Processes:
-    """A controller and an mpiexec, and the folder with their files."""
+    """A running controller and mpiexec, and the folder with their files."""
 
     n: int
     folder: Path
@@ -40,21 +40,21 @@ class Processes:
         return self.folder / "security" / "ipcontroller-client.json"
 
     def ended(self) -> str | None:
-        """None while all run; else what ended and the last lines of its log."""
+        """Return None while all processes run, else which one ended, with the last lines of the log."""
         for name, process in (("mpiexec", self.mpiexec), ("the controller", self.controller)):
             if process.poll() is not None:
                 return f"{name} ended with exit code {process.returncode}.\n{self.log()}".strip()
         return None
 
     def log(self, lines: int = 12) -> str:
-        """The last lines that the processes wrote."""
+        """Return the last lines of the processes' log."""
         with contextlib.suppress(OSError):
             text = (self.folder / "log.txt").read_text(errors="replace")
             return "\n".join(text.strip().splitlines()[-lines:])
         return ""
 
     def exit_reason(self) -> str:
-        """Say which rank's process ended first, and how, in a sentence or two."""
+        """Describe in a sentence or two which rank's process ended first, and how."""
         log = self.log(60)
         found = re.search(r"rank (\d+) ended with code (-?\d+)", log)  # what the zygote writes
         found = found or re.search(r"\[0\](\d+):Return code = ([1-9]\d*)", log)  # what mpiexec.gforker writes
@@ -65,25 +65,25 @@ class Processes:
         return f"the process of rank {found[1]} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
 
     def reason(self) -> str | None:
-        """Reason why something else ends the processes, where that is known."""
+        """Return why the processes are being ended from outside, if that is known."""
         return None
 
     def waits(self) -> str | None:
-        """Return the reason why no process runs yet: none, on this machine."""
+        """Return what the start of the processes waits for; None, on this machine."""
         return None
 
     def missing(self) -> str:
-        """Name the ranks that have not begun, where that is known."""
+        """Name the ranks that have not started, if that is known."""
         return ""
 
     def forget_keys(self) -> None:
-        """All have come and know the keys: nobody else is to find them."""
+        """Delete the connection keys, once all processes have them, where others could read them; not needed on this machine."""
 
     def stop(self) -> None:
         """End all processes and remove the folder; safe to call again."""
         for process in (self.mpiexec, self.controller):
             _kill_group(process)
-        # Ranks may be in process groups of their own: mpiexec's helper ends them when it goes.
+        # Ranks may be in process groups of their own: mpiexec's helper process ends them when it exits.
         for process in (self.mpiexec, self.controller):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
@@ -91,7 +91,7 @@ class Processes:
 
 
 def launch(n: int) -> Processes:
-    """Start `n` ranks; returns at once, while they come up.
+    """Start `n` ranks; returns at once, before they are ready.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def launch(n: int) -> Processes:
     StartError
         There is no mpiexec.
     ValueError
-        The environment sets a limit of memory that is no size.
+        The memory limit set in the environment is invalid.
     """
     mpiexec = find_mpiexec()
     folder, started = Path(tempfile.mkdtemp(prefix="course-ranks-")), []
@@ -122,7 +122,7 @@ def launch(n: int) -> Processes:
             for command, env in commands:
                 streams = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
                 started.append(subprocess.Popen(command, env=env, cwd=folder, start_new_session=True, **streams))
-    except BaseException:  # an interrupt, too, leaves nothing behind
+    except BaseException:  # even an interrupt must leave nothing behind
         for process in started:
             _kill_group(process)
         shutil.rmtree(folder, ignore_errors=True)
@@ -131,7 +131,7 @@ def launch(n: int) -> Processes:
 
 
 def _network(folder: Path) -> dict[str, str]:
-    """Unix sockets where their path fits: only this user can reach them, and no port is open."""
+    """Return the controller's network settings: Unix sockets, which only this user can reach, unless their path would be too long."""
     where = folder / "s"
     if len(str(where)) < 80 and sys.platform != "darwin":
         return {"transport": "ipc", "ip": str(where), "location": "localhost"}

@@ -1,4 +1,4 @@
-"""Quota of ranks for each user of a shared machine, which the hub sets."""
+"""Quota of ranks per user of a shared machine, set by the hub."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 
 import psutil
 
-MAX_RANKS = 64  # ranks of a notebook: the status board has no room for more
-QUOTA_VARIABLE = "COURSE_RANKS"  # set by the hub; unset, there is no limit but that of `cluster.start`
+MAX_RANKS = 64  # per notebook: the status board has no room for more
+QUOTA_VARIABLE = "COURSE_RANKS"  # set by the hub; if unset, there is no quota
 
 
 def check_count(n: object) -> int:
-    """A number of ranks that a notebook may have.
+    """Return a number of ranks if it is valid for a notebook.
 
     Raises
     ------
     ValueError
-        It is none.
+        It is not a whole number from 1 to 64.
     """
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_RANKS:
         raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to {MAX_RANKS}; got {n!r}.")
@@ -25,12 +25,12 @@ def check_count(n: object) -> int:
 
 
 def check_quota(n: int) -> int:
-    """The number of ranks, if this user may have so many more beside those of other notebooks.
+    """Return a number of ranks if the user's quota has room for them, in addition to those of other notebooks.
 
     Raises
     ------
     ValueError
-        These would be too many; the message says how many there may be.
+        The quota would be exceeded; the message says how many are left.
     """
     most = int(os.environ.get(QUOTA_VARIABLE) or 0)
     elsewhere = sum(ranks_elsewhere().values()) if most else 0
@@ -47,12 +47,14 @@ def check_quota(n: int) -> int:
 
 
 def ranks_elsewhere() -> dict[str, int]:
-    """The ranks of this user that other notebooks than this one have started: their folder, and how many."""
+    """Count this user's ranks that other notebooks have started, by the folder of their cluster."""
     found, mine = {}, set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ValueError, IndexError):
             words = process.cmdline()
-            if "course_lib.engine.processes.mpiexec" in words and process.uids().real == os.getuid():  # a rank, or what started it
+            if (
+                "course_lib.engine.processes.mpiexec" in words and process.uids().real == os.getuid()
+            ):  # mpiexec's wrapper, or a fork of it that became a rank
                 _, _, n, folder = words[words.index("course_lib.engine.processes.mpiexec") :]
                 found[folder] = int(n)
                 mine |= {folder} if os.getpid() in [above.pid for above in process.parents()[:2]] else set()

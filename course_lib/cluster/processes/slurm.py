@@ -1,4 +1,4 @@
-"""An allocation of a Slurm cluster, in which the ranks and their controller run; it looks like `launch.Processes`."""
+"""Run the ranks and their controller in a Slurm allocation; `Allocation` has the interface of `launch.Processes`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from course_lib.engine.processes.mpiexec import THREAD_VARIABLES, StartError
 from course_lib.engine.processes.slurm import COMMAND_SECONDS, JOB_CANCEL_SECONDS, MODULE_ARGUMENTS, NOT_ENDED, run_slurm
 
 SHARED_FOLDER_VARIABLE = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
-JOB_START_SECONDS = (
-    120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
-)
-QUEUE_POLL_SECONDS = 2.0  # seconds between two questions to Slurm
+JOB_START_SECONDS = 120.0  # seconds from the start of the job until all ranks are ready: 64 that read the same files at once are slow
+QUEUE_POLL_SECONDS = 2.0  # seconds between two queries of the queue
 EXPECTED_START = "; Slurm expects it to begin at "
 HOPELESS_REASONS = (
     "PartitionConfig",
@@ -37,7 +35,7 @@ HOPELESS_REASONS = (
     "InvalidQOS",
     "QOSNotAllowed",
 )
-SHORT_FLAGS = "EHOsuvX"  # short options of srun without a value, and so others may follow in the same word
+SHORT_FLAGS = "EHOsuvX"  # short options of srun without a value, which can therefore be combined in one word
 RESERVED_OPTIONS = {
     **dict.fromkeys(("--ntasks", "-n"), "cluster.start(n) says how many"),
     **dict.fromkeys(("--job-name", "-J"), "by its name the course finds its job again, to give it back"),
@@ -66,7 +64,7 @@ class Allocation(Processes):
     runs: bool = False
 
     def ended(self) -> str | None:
-        """None while it runs or waits in the queue; else what srun wrote last."""
+        """Return None while the job runs or waits in the queue, else how it ended."""
         if self.mpiexec.poll() is None:
             return None
         return f"the Slurm job ended. {self._said()}".strip()
@@ -75,19 +73,19 @@ class Allocation(Processes):
         return slurm_exit.exit_message(self.log(200), self.machines(), self.mpiexec.returncode)
 
     def machines(self) -> dict[int, str]:
-        """The machine of each rank that has begun."""
+        """Return the machine of each rank that has started."""
         return {int(file.name.partition("-")[2]): file.read_text() for file in self.folder.glob("rank-*")}
 
     def reason(self) -> str | None:
-        """Reason why Slurm ends the job, if it gives one, also before the last of it has ended."""
+        """Return why Slurm is ending the job, if its log says so; the job may not have ended completely yet."""
         return slurm_exit.reason(self.log(200))
 
     def exit_reason(self) -> str:
-        """Say how the ranks ended, in a sentence or two."""
+        """Describe in a sentence or two how the ranks ended."""
         return f"the ranks' Slurm job has ended. {self._said()}"
 
     def waits(self) -> str | None:
-        """Return the reason why the job waits in the queue; None once it runs."""
+        """Return a sentence about the job's wait in the queue; None once it runs."""
         if self.runs or (self.folder / "rank-0").exists():
             self.runs = True
             return None
@@ -109,13 +107,13 @@ class Allocation(Processes):
         return f"Slurm job {job} waits in the queue since {clock}{why}{guess}"
 
     def show(self, waits: str) -> None:
-        """Tell the user what it waits for, when that is new; when it will begin, Slurm guesses anew all the time."""
+        """Print what the job waits for if that has changed, apart from the expected start, which Slurm keeps revising."""
         if waits.partition(EXPECTED_START)[0] not in [shown.partition(EXPECTED_START)[0] for shown in self.shown]:
             self.shown.append(waits)
             print(f"{waits}.", flush=True)
 
     def missing(self) -> str:
-        """Name the ranks that have not begun, or are not ready, in a sentence or two; empty if all are."""
+        """Name in a sentence or two the ranks that have not started, or are not ready; empty if all are."""
         begun = self.machines()
         ready = {int(file.name.partition("-")[2]) for file in self.folder.glob("ready-*")}
         said = []
@@ -128,11 +126,11 @@ class Allocation(Processes):
         return " ".join(said)
 
     def forget_keys(self) -> None:
-        """All have come and know the keys: nobody else is to find them."""
+        """Delete the connection keys from the shared folder, as all processes have them by now."""
         shutil.rmtree(self.folder / "security", ignore_errors=True)
 
     def stop(self) -> None:
-        """Give the allocation back; safe to call again."""
+        """Release the allocation; safe to call again."""
         ended_by_itself = self.mpiexec.poll() is not None
         if not ended_by_itself:
             self.mpiexec.terminate()
@@ -141,7 +139,7 @@ class Allocation(Processes):
             except subprocess.TimeoutExpired:
                 self.mpiexec.kill()
                 self.mpiexec.wait()
-        elif self.folder.exists() and self.mpiexec.returncode < 0:  # it was killed, and gave nothing back
+        elif self.folder.exists() and self.mpiexec.returncode < 0:  # it was killed before it could cancel the job
             run_slurm("scancel", f"--user={os.geteuid()}", f"--name={self.name}")
         for line in self.log().splitlines():
             if line.startswith(NOT_ENDED):
@@ -150,12 +148,14 @@ class Allocation(Processes):
 
 
 def parse_options(text: str) -> list[str]:
-    """The options for srun, in words.
+    """Split options of srun into words, and check them.
 
     Raises
     ------
+    TypeError
+        The options are not a str.
     ValueError
-        One of them is the course's to set, or the quotes do not fit.
+        One of them is reserved for the course, or the text is malformed.
     """
     if not isinstance(text, str):
         raise TypeError(
@@ -190,12 +190,16 @@ def allocate(n: int, text: str) -> Allocation:
     text : str
         Options of srun.
 
+    Returns
+    -------
+    Allocation
+
     Raises
     ------
     ValueError
-        An option is the course's to set.
+        An option is reserved for the course.
     StartError
-        There is no srun, or no folder that all machines see.
+        There is no srun, or no writable shared folder.
     """
     words = parse_options(text)
     if not shutil.which("srun"):

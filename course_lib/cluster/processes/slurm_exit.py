@@ -24,7 +24,7 @@ NOT_THERE = f"Python did not start there: do all machines see {sys.prefix}? Or i
 
 
 def reason(log: str) -> str | None:
-    """Return why Slurm itself has ended the job, without what became of the ranks; None where the log says nothing of the kind."""
+    """Return why Slurm itself has ended the job; None if the log does not say."""
     for pattern, sentence in REASONS:
         if found := re.search(pattern, log):
             nodes = found.groupdict().get("nodes")
@@ -33,14 +33,14 @@ def reason(log: str) -> str | None:
 
 
 def exit_message(log: str, machines: dict[int, str], code: int) -> str:
-    """Say how the job ended, in a sentence or two.
+    """Describe in a sentence or two how a job ended.
 
     Parameters
     ----------
     log : str
-        The last lines that srun and the ranks wrote.
+        The last lines written by srun and the ranks.
     machines : dict of int to str
-        The machine of each rank that began.
+        The machine of each rank that had started.
     code : int
         srun's exit code.
     """
@@ -50,7 +50,7 @@ def exit_message(log: str, machines: dict[int, str], code: int) -> str:
         return f"{why[:-1]}, and {wording.ranks(lost)} went with it." if lost else why
     cancelled, first, task = CANCELLED.search(log), FIRST_TASK_EXITED.search(log), TASK.search(log)
     ends = [found.start() for found in (first, task) if found]
-    if cancelled and cancelled.start() < min(ends, default=len(log)):  # else the job was cancelled because a rank had ended
+    if cancelled and cancelled.start() < min(ends, default=len(log)):  # otherwise, the job was cancelled because a rank had ended
         return "It was cancelled, with scancel or by the cluster."
     others = "".join(f"\n{line}" for line in [line for line in log.strip().splitlines() if not NOISE.search(line)][-4:])
     if (task or not code) and not machines:
@@ -71,7 +71,7 @@ def exit_message(log: str, machines: dict[int, str], code: int) -> str:
 
 
 def expand_task_list(tasks: str) -> list[int]:
-    """The ranks in srun's words.
+    """Return the ranks in a task list of srun.
 
     >>> expand_task_list("0-2,5")
     [0, 1, 2, 5]
@@ -81,7 +81,7 @@ def expand_task_list(tasks: str) -> list[int]:
 
 
 def expand_hostlist(names: str) -> list[str]:
-    """The machines in Slurm's words.
+    """Return the machines in a host list of Slurm.
 
     >>> expand_hostlist("n[08-10,12],gpu1")
     ['n08', 'n09', 'n10', 'n12', 'gpu1']

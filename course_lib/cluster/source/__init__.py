@@ -1,1 +1,1 @@
-"""Source code of cells and functions: what goes to the ranks, what runs there again, and names that are in the wrong place."""
+"""Source code of cells and functions: shipping functions to the ranks, choosing cells to rerun, hints about misplaced names."""

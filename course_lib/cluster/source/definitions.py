@@ -1,4 +1,4 @@
-"""Find the cell of this notebook that defines a name, in the file as JupyterLab saved it last."""
+"""Find the cell of this notebook that defines a name, in the file as last saved by JupyterLab."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SESSION = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path
 
 
 def cell_of(name: str, on_ranks: bool) -> str:
-    """Return the title of the first folded cell that defines a name, for the ranks or for the notebook; empty if there is no such cell.
+    """Return the title of the first cell that defines a name, among the titled ``%%px`` cells (`on_ranks`) or the others; empty if none.
 
-    When grading, the notebook of whoever grades is not looked at.
+    When grading, the result is always empty: the notebook open then is the grader's.
     """
     if time_limits.limit():
         return ""
@@ -41,7 +41,7 @@ def _cells() -> list[str]:
 
 
 def _defined(source: str) -> set[str]:
-    """Collect the names that a cell defines at its top level."""
+    """Collect the names that a cell defines at top level."""
     text = source.partition("\n")[2] if source.startswith("%%") else source
     try:
         body = ast.parse(TransformerManager().transform_cell(text)).body
@@ -62,7 +62,7 @@ OWN_NAMES = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lamb
 
 
 def _stored(node: ast.AST) -> set[str]:
-    """Collect the names that a statement assigns, without those of functions and comprehensions in it."""
+    """Collect the names that a statement assigns, excluding those local to functions and comprehensions."""
     if isinstance(node, OWN_NAMES):
         return set()
     own = {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set()

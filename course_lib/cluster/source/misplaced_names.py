@@ -1,4 +1,4 @@
-"""Find names defined in the kernel but needed on the ranks, and the other way round."""
+"""Hints about names defined in the kernel but needed on the ranks, and the other way round."""
 
 from __future__ import annotations
 
@@ -13,26 +13,32 @@ from course_lib.cluster.source import definitions
 
 
 class Plain(Exception):
-    """An error that is shown as one sentence, without lines of the library."""
+    """An error shown as a single line, without a traceback through the library."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
 
 
 class NotOnRanks(Plain, RuntimeError):
-    """An exercise's function is in the notebook's kernel, where nobody calls it."""
+    """An exercise's function is defined in the notebook's kernel, where nothing calls it."""
 
 
 class UsageOfPx(Plain, ValueError):
-    """``%%px`` is not used as it can be."""
+    """``%%px`` is used in an invalid way."""
 
 
 def check(words: set[str]) -> None:
-    """Raise NotOnRanks when one of the words that a call needs is an answer in the notebook, which the ranks do not see.
+    """Check that no exercise needed by a call is defined in the notebook instead of on the ranks.
+
+    Parameters
+    ----------
+    words : set of str
+        All words in the source and the arguments of the call.
 
     Raises
     ------
     NotOnRanks
+        One is.
     """
     found = sorted(name for name in students.EXERCISES & words & _names().keys() if _written_here(_names()[name]))
     if found:
@@ -43,40 +49,61 @@ def check(words: set[str]) -> None:
 
 
 def forget(source: str) -> None:
-    """The ranks have run this cell: what it defines there is not the notebook's any more."""
+    """Delete from the kernel the exercises that a cell has just defined on the ranks."""
     for name in re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE):
         if name in students.EXERCISES and _written_here(_names().get(name)):
             del _names()[name]
 
 
 def too_low(line: int) -> None:
-    """Raise UsageOfPx: ``%%px`` stands in this line of its cell.
+    """Raise UsageOfPx for a cell that has ``%%px`` in this line.
 
     Raises
     ------
     UsageOfPx
+        Always.
     """
-    raise UsageOfPx(f"%%px must be the first line of its cell, and here it is line {line}. Only comments may stand above it.")
+    raise UsageOfPx(f"%%px must be the first line of its cell, but here it is line {line}. Only comments may precede it.")
 
 
 def known(name: str) -> bool:
-    """Look up a name in a rank's namespace; runs there."""
+    """Return whether a name is defined on a rank; runs on the rank."""
     return name in _names()
 
 
 def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
-    """Explain a NameError of the notebook's kernel where another cell or the ranks have the name; empty otherwise."""
+    """Return a hint for a NameError in the notebook's kernel, if another cell or the ranks define the name; else an empty text.
+
+    Parameters
+    ----------
+    message : str
+        The NameError's.
+    on_ranks : callable
+        Is given a name; returns whether the ranks have it.
+    """
     found = re.search(r"name '(\w+)' is not defined", message)
     if not found:
         return ""
     if not on_ranks(found[1]):
         title = definitions.cell_of(found[1], on_ranks=False)
         return f". The cell {title!r} defines it: run that first." if title else ""
-    return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') brings it."
+    return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') fetches it."
 
 
 def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
-    """Return a hint for a NameError of these ranks: where the name is, or which one may be meant."""
+    """Return a hint for a NameError on some ranks: where the name is defined, or which one may be meant.
+
+    Parameters
+    ----------
+    message : str
+        The NameError's.
+    ranks : list of int
+        The ranks that raised it.
+    n : int
+        Number of ranks.
+    near : list of str
+        Similar names on the rank.
+    """
     found = re.search(r"name '(\w+)' is not defined", message)
     if not found:
         return ""
@@ -86,9 +113,9 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
     if name in ("MPI", "np"):
         return ". Is `from mpi4py import MPI` missing?" if name == "MPI" else ". Is `import numpy as np` missing?"
     if len(ranks) < n and not near:
-        return ". Only these ranks have come to this line; or others have it, because its cell ran with --targets."
+        return ". Only these ranks reached this line; or the others have the name, as its cell ran with --targets."
     if name in _names():
-        both = "Has the cell that sets up the ranks been run? Or, if this cell is for the notebook, take %%px away from its top."
+        both = "Has the cell that sets up the ranks been run? Or, if this cell is meant for the notebook, remove its %%px."
         return f". {name} is in the notebook, not on the ranks. {both}"
     if name in students.EXERCISES and len(ranks) == n:
         return f". {name} is an exercise: run its cell first; after a restart, too."

@@ -1,4 +1,4 @@
-"""Choose the cells that new ranks run again: those that only defined functions, classes and variables, and imports."""
+"""Choose the cells that new ranks run again: those that only define functions, classes and variables, or import modules."""
 
 from __future__ import annotations
 
@@ -13,21 +13,30 @@ DEFINE = (*IMPORT, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assi
 
 @dataclass(frozen=True)
 class ExecutedCell:
-    """A cell that ranks ran without an error."""
+    """A cell that ran without an error, the ranks that ran it, and its name in messages."""
 
     source: str
     targets: tuple[int, ...]
     label: str
 
     def on(self, n: int, before: int) -> list[int]:
-        """On which of `n` ranks it runs again, where there were `before`: on all if it did so then."""
+        """Return the ranks, of `n`, on which it runs again: all if it ran on all `before` ranks, else the same as far as they exist."""
         return list(range(n)) if len(self.targets) == before else [t for t in self.targets if t < n]
 
 
 def select_cells(ran: list[ExecutedCell]) -> tuple[list[ExecutedCell], list[ExecutedCell]]:
-    """The cells to run again, in order, and those that are left out; a cell that ran several times counts once, where it ran last.
+    """Choose which cells to run again; a cell that ran several times counts once, at its last position.
 
-    Of those that are left out, the import lines run again: a function of another cell may need them.
+    Parameters
+    ----------
+    ran : list of ExecutedCell
+        In the order in which they ran.
+
+    Returns
+    -------
+    again : list of ExecutedCell
+        Cells to run again, in order; of cells that are left out, the import lines, as functions of other cells may need them.
+    left_out : list of ExecutedCell
     """
     last = {(cell.source, cell.targets): cell for cell in ran}
     ordered = [cell for cell in ran if last[cell.source, cell.targets] is cell]
@@ -37,7 +46,7 @@ def select_cells(ran: list[ExecutedCell]) -> tuple[list[ExecutedCell], list[Exec
 
 
 def defines_only(source: str) -> bool:
-    """Return whether a cell only defines something, and prints; one that continues from earlier values, such as ``x += 1``, does more.
+    """Return whether a cell only defines and prints; one that depends on earlier values, such as ``x += 1``, does more.
 
     >>> [defines_only(cell) for cell in ("import numpy as np\\nx = np.ones(3)", "x = 1\\nprint(x)", "x += 1")]
     [True, True, False]
@@ -47,7 +56,7 @@ def defines_only(source: str) -> bool:
 
 
 def imports(source: str) -> str:
-    """The import lines of a cell.
+    """Return the import lines of a cell.
 
     >>> imports("import numpy as np\\ncomm.Barrier()")
     'import numpy as np'
@@ -63,16 +72,16 @@ def _statements(source: str) -> list[ast.stmt] | None:
 
 
 def _only_shows(statement: ast.stmt) -> bool:
-    """Return whether it is a call of print, or a text, a number or a name alone on its line."""
+    """Return whether a statement is a call of print, or just a constant or a name."""
     value = statement.value if isinstance(statement, ast.Expr) else None
     printed = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
     return printed or isinstance(value, (ast.Constant, ast.Name))
 
 
 def summary(again: list[ExecutedCell], left_out: list[ExecutedCell]) -> str:
-    """Say which cells were run again and which were not, in a sentence or two."""
+    """Describe in a sentence or two which cells were run again, and which were not."""
     whole = [cell for cell in again if cell.label not in {other.label for other in left_out}]
-    text = f"Run again: {_labels(whole)}." if whole else "No cell was run again: none did nothing but define something."
+    text = f"Run again: {_labels(whole)}." if whole else "No cell was run again: none of them only defined something."
     if left_out:
         lines = " (their import lines were)" if len(whole) < len(again) else ""
         text += f" Not run again, as they do more than define functions and variables{lines}: {_labels(left_out)}."

@@ -1,7 +1,7 @@
-"""Pack a function of the notebook for a rank: its source, and the values of its names here.
+"""Pack a function of the notebook for a rank: its source, and what its global names mean in the kernel.
 
-So a check's helpers do there what they do here, whatever the cells of the ranks have defined under their names. A name that has no
-meaning here, such as an exercise's function, means what it means on the rank.
+A check's helpers thus work on the rank as they do here, whatever the rank's cells have defined under the same names. A name not defined in
+the kernel, such as an exercise's function, is looked up on the rank.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ PLAIN = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
 
 
 def pack(function: Callable, graded: bool) -> dict:
-    """A function, ready to be sent.
+    """Pack a function for sending.
 
     Parameters
     ----------
     function : function
     graded : bool
-        Whether the notebook's own functions that it uses mean what they mean here. In a student's notebook, a rank's function of the same
-        name is the newer one: here stands what a cell defined before it got its %%px.
+        Whether the kernel's definitions of functions that it uses take precedence over the rank's. They do not in a student's notebook,
+        where the kernel may have an old definition, from before its cell had a %%px.
 
     Returns
     -------
     dict
-        "function": its name; "source": its own and that of the functions that it uses; "modules" and "objects": where its other
-        names are imported from; "values": plain values; "yielding": functions in whose place a rank's own may stand.
+        "function": its name; "source": its source and that of the functions that it uses; "modules" and "objects": where its other
+        names are imported from; "values": plain values; "yielding": functions that the rank's own definitions replace.
     """
     packed: dict = {"function": function.__name__, "sources": {}, "modules": {}, "objects": {}, "values": {}}
     _add(function, packed)
@@ -52,7 +52,7 @@ def _add(function: Callable, packed: dict) -> None:
         if isinstance(value, types.ModuleType):
             packed["modules"][name] = value.__name__
         elif isinstance(value, PLAIN):
-            if function.__module__ != "__main__" or name.isupper():  # a notebook's variable may have the name of a rank's
+            if function.__module__ != "__main__" or name.isupper():  # a lower-case variable of the notebook may be meant to be the rank's
                 packed["values"][name] = value
         elif isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
             _add(value, packed)
@@ -62,12 +62,12 @@ def _add(function: Callable, packed: dict) -> None:
 
 @functools.lru_cache(256)
 def _read(code: types.CodeType) -> tuple[str, frozenset[str]]:
-    """Source text of a function, and the names in it; remembered, as finding them takes longer than most calls."""
+    """Return a function's source text and the names in it; cached, as this takes longer than most calls."""
     source = textwrap.dedent(inspect.getsource(code))
     return source, frozenset(node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
 
 
 def _imported(value: object) -> object:
-    """Return the module and name by which a rank imports an object; None for what belongs to the notebook."""
+    """Return the object found by importing the value's module and name; None if it is the notebook's."""
     module = getattr(value, "__module__", None)
     return getattr(sys.modules.get(module), getattr(value, "__qualname__", ""), None) if module != "__main__" else None

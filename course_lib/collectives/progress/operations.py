@@ -161,7 +161,7 @@ def raise_interrupt() -> None:
 
 
 def begin_cell(epoch: int) -> None:
-    """Begin a cell. At a new epoch, abandon all operations: each group duplicates its MPI communicator in its next collective."""
+    """Begin a cell. At a new epoch, abandon all operations: each group duplicates its MPI communicator before its next transfer."""
     progress_state.failed_groups.clear()
     progress_state.deferrals, progress_state.interrupt_pending = 0, False
     if epoch != progress_state.epoch:

@@ -12,9 +12,9 @@ Key
 Context
     The number of a group, which the ranks agree on when it is created; also the index of its page on the status board.
 Renewals
-    The number of times that a rank has duplicated the group's MPI communicator, which is done once per epoch (`progress.operations`). An
-    interrupted rank may have duplicated it fewer times than others, and MPI matches duplications by their order: the ranks announce their
-    numbers, and all duplicate until they have reached the largest one plus 1.
+    The number of times that a rank has duplicated the group's MPI communicator, as it does before the first transfer of an epoch (see
+    `progress.operations`). An interrupted rank may have duplicated it fewer times than others, and MPI matches duplications by their order:
+    the ranks announce their numbers, and all duplicate until they have reached the largest one plus 1.
 """
 
 from __future__ import annotations

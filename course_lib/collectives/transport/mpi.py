@@ -101,7 +101,7 @@ class MpiTransport:
             self.rendezvous = AllgatherRendezvous(board, members, context, comm.Dup())
         self.queued: deque[NonblockingCollective] = deque()
         progress_state.reset_hooks.append(self._reset)
-        # Polls before the first sched_yield, in a rendezvous and in a transfer: yield at once only if ranks share cores.
+        # Polls before the first sched_yield, in a rendezvous and in a transfer; yielding has a cost, so do it early only on shared cores.
         self._spins = (100, 400) if len(members) <= (os.cpu_count() or 1) else (0, 1)
         self._polls = tuple(range(spins + 1) for spins in self._spins)
 

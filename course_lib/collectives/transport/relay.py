@@ -137,7 +137,7 @@ class RelayTransport:
 
     def send(self, array: np.ndarray, dest: int, tag: int, call_name: str) -> RelayedOperation:
         sending = self._send(array, dest, tag, call_name)
-        # The coordinator has a copy already, but MPI may read the array until `Wait`: an early change would go unnoticed.
+        # The coordinator has a copy already; MPI may read the array until `Wait`, so changing it before must raise here, too.
         sending.unchanged = _unchanged(array, f"passed to {call_name} ({diagnostics.call_site()})")
         return sending
 

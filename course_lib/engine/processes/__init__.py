@@ -1,1 +1,1 @@
-"""Start ranks and end them: mpiexec, the zygote and its supervisor, the controller, Slurm. Each loads only its own."""
+"""Processes that start and end ranks: mpiexec, the zygote and its supervisor, the controller, Slurm. Each loads only what it needs."""

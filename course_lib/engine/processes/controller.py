@@ -1,4 +1,4 @@
-"""ipyparallel's controller, which passes requests on to the ranks. ``python -m course_lib.engine.processes.controller`` runs it."""
+"""ipyparallel's controller, which forwards requests to the ranks; run by ``python -m course_lib.engine.processes.controller``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from course_lib.engine.processes import imports, watchdog
 CONTROLLER_SETTINGS = {
     "IPController": {"use_threads": True, "db_class": "NoDB", "enable_curve": False, "log_level": "ERROR"},
     "TaskScheduler": {"scheme_name": "pure"},
-    "HeartMonitor": {"period": 150, "max_heartmonitor_misses": 4000},  # registration takes two beats; a start may be slow
+    "HeartMonitor": {"period": 150, "max_heartmonitor_misses": 4000},  # registration takes two heartbeats; start-up may be slow
 }
 
 
 class HeartThread(Thread):
-    """Takes the place of a process of its own for the heart monitor: with one process less, idle ranks need less memory."""
+    """Runs the heart monitor in a thread instead of a process, which saves memory."""
 
     def terminate(self) -> None:
-        """Nothing: it ends with this process."""
+        """Do nothing: the thread ends with this process."""
 
 
 def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
@@ -29,11 +29,11 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
     Parameters
     ----------
     n : int
-        Engines to wait for.
+        Number of engines to wait for.
     folder : str
-        Where its connection files go.
+        The profile folder, for the connection files.
     network : dict
-        Further settings of IPController: how it is reached.
+        Network settings of IPController.
     """
     from ipyparallel.controller import app, heartmonitor, hub
     from traitlets.config import Config
@@ -42,19 +42,19 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
         name = "ipcontroller"
 
         def parse_command_line(self, argv: list[str] | None = None) -> None:
-            """Nothing: all is in `config`."""
+            """Do nothing: all settings are in `config`."""
 
         def load_config_file(self, *_: object, **__: object) -> None:
-            """Nothing: a user's settings for controllers are not meant for this one."""
+            """Do nothing: a user's controller settings are not meant for this one."""
 
         def construct_url(self, kind: str, channel: str, index: int | str | None = None) -> str:
-            # ipyparallel 9.2 binds Unix sockets as path-port, and connects to path:port.
+            # ipyparallel 9.2 binds Unix sockets as path-port, but connects to path:port.
             url = super().construct_url(kind, channel, index)
             head, _, port = url.rpartition("-") if url.startswith("ipc:") else url.rpartition(":")
             return f"{head}:{port}"
 
         def save_connection_dict(self, fname: str, cdict: dict) -> None:
-            # There at once and whole: those who wait for the file read it as soon as it exists.
+            # Atomically: other processes read the file as soon as it exists.
             path = Path(self.profile_dir.security_dir) / fname
             partial = path.with_suffix(".part")
             partial.touch(mode=0o600)
@@ -62,7 +62,7 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
             partial.rename(path)
 
     class Hearts(heartmonitor.HeartMonitor):
-        """Beats until all engines are there. A rank that ends later ends its mpiexec, which is seen without any beat."""
+        """Heart monitor that stops once all engines have registered: a rank that ends later ends mpiexec, which is noticed without it."""
 
         def beat(self) -> None:
             super().beat()
@@ -70,10 +70,10 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
                 self.caller.stop()
 
     class QuietHub(hub.Hub):
-        """Knows who has registered. It keeps no account of requests: nobody asks for one, and reading each message again is slow."""
+        """Hub that keeps track of engines, but not of requests: nothing uses that, and it would parse each message again."""
 
         def save_queue_request(self, *_: object) -> None:
-            """Nothing."""
+            """Do nothing."""
 
         save_queue_result = monitor_iopub_message = save_queue_request
 

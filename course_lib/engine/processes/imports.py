@@ -1,16 +1,16 @@
-"""Imports that the processes beside the notebook do without: they would take a good part of each start."""
+"""Skip imports that ranks and the controller do not need, and that would take a considerable part of their start-up time."""
 
 import sys
 from types import ModuleType
 
 
 def leave_out(*modules: str) -> None:
-    """Import ipyparallel without its launchers (0.1 s), and without the modules that are named.
+    """Make later imports skip ipyparallel's launchers (0.1 s), and the given modules.
 
     Parameters
     ----------
     *modules : str
-        Modules that others import if they are there, and can do without.
+        Modules that their importers treat as optional.
     """
     launchers = sys.modules["ipyparallel.cluster"] = ModuleType("ipyparallel.cluster")
     launchers.Cluster = launchers.ClusterManager = None

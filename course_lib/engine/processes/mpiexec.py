@@ -1,4 +1,4 @@
-"""mpiexec: where it is, how it is called, and what it starts. ``python -m course_lib.engine.processes.mpiexec`` runs it until it ends."""
+"""Find mpiexec, and run the ranks with it; ``python -m course_lib.engine.processes.mpiexec`` returns when it exits."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path
 
 from course_lib.engine.processes import stub, watchdog, zygote
 
-# One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
+# One thread per rank: with more, 8 ranks on 2 cores would compete for the cores.
 THREAD_VARIABLES = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}
-NO_ZYGOTE = "COURSE_NO_ZYGOTE"  # set it to start each rank as on macOS
+NO_ZYGOTE = "COURSE_NO_ZYGOTE"  # set it to start each rank as a new Python process, as on macOS
 
-# MPICH's fork launcher opens no port; its usual one, for where that is missing, must not wait for
+# MPICH's gforker opens no port. The usual launcher, where gforker is missing, must not wait for
 # ssh, a resource manager or a host name.
 LAUNCHERS = {"mpiexec.gforker": (), "mpiexec": ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")}
 
-# The ranks of a machine talk through its memory; MPI need not open ports for others (UCX), or
-# only on loopback (libfabric).
+# The ranks of one machine communicate through shared memory; MPI need not open ports (UCX), or
+# only on the loopback interface (libfabric).
 LOOPBACK_VARIABLES = {"UCX_TLS": "self,posix", "FI_TCP_IFACE": "lo0" if sys.platform == "darwin" else "lo"}
 
-# Less memory: UCX is there and not used between ranks of one machine, so small queues save 4 MB a rank.
+# UCX is initialized but not used between ranks of one machine: small queues save 4 MB per rank.
 SMALL_QUEUE_VARIABLES = {"UCX_POSIX_SEG_SIZE": "128", "UCX_POSIX_FIFO_SIZE": "16"}
 
 
 class StartError(RuntimeError):
-    """The ranks did not come up; the message says what their log says."""
+    """The ranks did not start; the message has the end of their log."""
 
 
 def find_mpiexec() -> str:
-    """The mpiexec that belongs to this Python's MPI; another one's would not find its ranks."""
+    """Return the path of the mpiexec that belongs to this Python's MPI; that of another MPI would not work with it."""
     for place in (Path(sys.prefix) / "bin", Path(sys.executable).parent):
         for name in LAUNCHERS:
             if (place / name).exists():
@@ -42,10 +42,10 @@ def find_mpiexec() -> str:
 
 
 def run_ranks(mpiexec: str, n: int, folder: str) -> int:
-    """Run mpiexec until it ends; returns its exit code.
+    """Run mpiexec until it exits; return its exit code.
 
-    On Linux the ranks are forks of one zygote. Elsewhere forking a process that has loaded
-    system libraries is not safe, and each rank is a Python of its own.
+    On Linux, the ranks are forked from one zygote. Elsewhere, forking a process that has loaded
+    system libraries is not safe, and each rank is a new Python process.
     """
     mpi = [mpiexec, *LAUNCHERS.get(Path(mpiexec).name, ()), "-n", str(n)]
     if sys.platform != "linux" or os.environ.get(NO_ZYGOTE):

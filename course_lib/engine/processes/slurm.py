@@ -1,8 +1,8 @@
 """Run ranks under Slurm.
 
-``python -m course_lib.engine.processes.slurm`` asks for an allocation, and gives it back whatever happens; `rank` is what runs in it.
-srun does both, asking and running. It is watched from here, beside the notebook's kernel: when that is gone, however it ended, srun is
-ended and the job cancelled.
+``python -m course_lib.engine.processes.slurm`` has three roles. "ask" runs next to the notebook's kernel: it runs srun, which requests the
+allocation and starts the ranks, and cancels the job when the kernel is gone, however it ended. "rank" is a rank in the allocation, and
+"controller" ipyparallel's controller, which rank 0 starts.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from pathlib import Path
 from course_lib import host
 from course_lib.engine.processes import imports, watchdog
 
-JOB_CANCEL_SECONDS = 20.0  # seconds for Slurm to end a job
-HOME_VARIABLE, MAX_UNAUTHENTICATED = "COURSE_HOME", 64  # where the controller connects to; others that connect there
-CONTROLLER_ENDED = 93  # the exit code of rank 0 then
-KILL_AFTER_SECONDS = 3  # seconds from the end of the first rank to that of the job
-KEPT_VARIABLES = ("SLURM_CONF",)  # of the job in which the kernel itself may run
-LIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED")  # a machine that failed completes late
-COMMAND_SECONDS, RETRY_SECONDS = 5.0, 10.0  # seconds for Slurm to answer; until it is told again, where it did not
+JOB_CANCEL_SECONDS = 20.0  # for Slurm to end a job
+HOME_VARIABLE, MAX_UNAUTHENTICATED = "COURSE_HOME", 64  # the address to which the controller connects; pending connections there
+CONTROLLER_ENDED = 93  # exit code of rank 0 if the controller has ended
+KILL_AFTER_SECONDS = 3  # from the end of the first rank to that of the job
+KEPT_VARIABLES = ("SLURM_CONF",)  # kept from the job in which the kernel itself may run
+LIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED")  # not COMPLETING, which lasts long on a failed machine
+COMMAND_SECONDS, RETRY_SECONDS = 5.0, 10.0  # for Slurm to answer a command; until the next attempt, if it did not
 NOT_ENDED = "Slurm did not end the job"
-MODULE_ARGUMENTS = ["-P", "-m", "course_lib.engine.processes.slurm"]  # no folder of somebody's comes before Python's own modules
+MODULE_ARGUMENTS = ["-P", "-m", "course_lib.engine.processes.slurm"]  # -P: no user's folder precedes Python's own modules
 REPLACED_VARIABLES = (
     "SLURM_REMOTE_CWD",
     "SLURM_WORKING_DIR",
     "SLURM_STDOUTMODE",
     "SLURM_STDERRMODE",
     "SLURM_LABELIO",
-)  # ways that are ours
-SLURM_SETTINGS = {"enable_curve": True}  # nobody else on the cluster can run a cell, or read what is sent
+)  # behaviour that the course determines
+SLURM_SETTINGS = {"enable_curve": True}  # encryption: no other user of the cluster can run cells or read messages
 
 
 def environment() -> dict[str, str]:
-    """The environment for srun: without the job in which the kernel may run, and without the kernel, which is on another machine."""
+    """Return the environment for srun, without the variables of the job in which the kernel may run, and of the kernel itself."""
     inside = "SLURM_JOB_ID" in os.environ
     strange = ("SLURM", "PMI") if inside else ("PMI_",)
     left_out = (watchdog.OWNER_VARIABLE, watchdog.FOLDER_VARIABLE, "JPY_PARENT_PID", *REPLACED_VARIABLES)
@@ -54,17 +54,17 @@ def environment() -> dict[str, str]:
 
 
 def command(n: int, name: str, folder: str, options: list[str]) -> list[str]:
-    """The srun that asks for an allocation and runs `n` ranks in it."""
+    """Return the srun command that requests an allocation and runs `n` ranks in it."""
     ours = ["--mpi=pmi2", f"--ntasks={n}", f"--job-name={name}", "--input=none", "--unbuffered", "--export=ALL"]
     ours += ["--kill-on-bad-exit=1", f"--wait={KILL_AFTER_SECONDS}"]
     return ["srun", *options, *ours, sys.executable, *MODULE_ARGUMENTS, "rank", str(n), folder]
 
 
 def run_job(n: int, name: str, folder: str, options: list[str]) -> int:
-    """Run srun until it ends, or until the kernel is gone or asks to stop; then nothing of the job is left. Returns srun's exit code."""
+    """Run srun until it exits, the kernel is gone, or SIGTERM arrives; then cancel the job, and return srun's exit code."""
     over, alone = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the kernel's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the kernel
     owner = watchdog.owner()
     if owner:
 
@@ -88,13 +88,13 @@ def run_job(n: int, name: str, folder: str, options: list[str]) -> int:
     while srun.poll() is None and not over.wait(0.1):
         pass
     cancel(srun, name)
-    if alone.is_set():  # else the kernel reads there what happened
+    if alone.is_set():  # otherwise the kernel still reads the log in it
         shutil.rmtree(folder, ignore_errors=True)
     return srun.returncode
 
 
 def _hold(server: socket.socket, token: bytes) -> None:
-    """Keep the connection of the job's controller, which knows the token: it breaks when this process is gone, or its machine."""
+    """Accept and keep the connection of the job's controller, which knows the token; it breaks if this process or its machine is gone."""
     known, unauthenticated = [], deque()
     while True:
         with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ def _hold(server: socket.socket, token: bytes) -> None:
 
 
 def cancel(srun: subprocess.Popen, name: str) -> None:
-    """End srun, so that it asks for nothing more, and the job, until Slurm knows of none by this name."""
+    """End srun, so that it requests nothing more, and cancel the job until Slurm knows of none by this name."""
     with contextlib.suppress(ProcessLookupError):
         srun.kill()
     srun.wait()
@@ -129,7 +129,7 @@ def cancel(srun: subprocess.Popen, name: str) -> None:
 
 
 def run_slurm(*words: str) -> str | None:
-    """Run a Slurm command and return its output; None if it fails or takes too long, as where Slurm's controller is away."""
+    """Run a Slurm command and return its output; None if it fails or takes too long, as when Slurm's controller is down."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -138,7 +138,7 @@ def run_slurm(*words: str) -> str | None:
 
 
 def rank(n: int, folder: str) -> None:
-    """Be one rank in the allocation; the first one starts the controller beside it."""
+    """Run as one rank in the allocation; rank 0 starts the controller, too."""
     number, place = int(os.environ["SLURM_PROCID"]), Path(folder)
     (place / f"rank-{number}").write_text(host.name())
     if number == 0:
@@ -152,19 +152,19 @@ def rank(n: int, folder: str) -> None:
     from course_lib.engine import ipengine
 
     engine = ipengine.prepare(folder)
-    (place / f"ready-{number}").touch()  # all it needs is loaded: what may still take long is MPI
+    (place / f"ready-{number}").touch()  # all imports are done; only MPI's initialization may still take long
     ipengine.serve(engine)
 
 
 def _end_with(running: subprocess.Popen) -> None:
-    """Without the controller nobody reaches the ranks: end this one, and so the job."""
+    """End this rank, and with it the job, when the controller ends: without it, no request reaches the ranks."""
     running.wait()
-    time.sleep(3)  # where the whole job ends, so does this rank meanwhile
+    time.sleep(3)  # if the whole job is ending, this rank is ended first, and the controller is not blamed
     os._exit(CONTROLLER_ENDED)
 
 
 def controller(n: int, folder: str, network: dict) -> None:
-    """Be the controller. When the process that asked for the job is gone, also with its whole machine, then so is the job."""
+    """Run as the controller; cancel the job when the process that requested it is gone, even if its whole machine failed."""
     from course_lib.engine.processes.controller import run_controller
 
     threading.Thread(target=_end_with_home, args=(os.environ.pop(HOME_VARIABLE),), daemon=True).start()
@@ -178,18 +178,18 @@ def _end_with_home(where: str) -> None:
     try:
         home = socket.create_connection((address, port), 30)
         home.sendall(token.encode())
-    except ConnectionRefusedError:  # it has ended already
+    except ConnectionRefusedError:  # that process has ended already
         _end_job()
         return
     except OSError as error:
         print(
-            f"{host.name()} cannot reach {address}:{port} ({error}): if that machine fails, this job goes on until its time is over.",
+            f"{host.name()} cannot reach {address}:{port} ({error}): if that machine fails, this job runs until its time is over.",
             flush=True,
         )
         return
     home.settimeout(None)
     home.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):  # a minute without an answer
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):  # detects a dead peer after a minute
         if hasattr(socket, name):
             home.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     with contextlib.suppress(OSError):
@@ -203,7 +203,7 @@ def _end_job() -> None:
 
 
 if __name__ == "__main__":
-    sys.modules["debugpy"] = None  # ipykernel would import it, for a second of each start
+    sys.modules["debugpy"] = None  # ipykernel would import it, which takes a second of each start
     what, count, *words = sys.argv[1:]
     sys.argv = ["course_lib.engine"]
     if what == "ask":

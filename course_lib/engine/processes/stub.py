@@ -1,6 +1,6 @@
-"""Stand-in that mpiexec starts for each rank: it has the zygote fork the real process, and lives as long.
+"""Stub that mpiexec starts for each rank: it has the zygote fork the real process, and lives as long as that.
 
-Run by path with ``python -I -S``, so that it starts in hundredths of a second.
+Run by path with ``python -I -S``, so that it starts within hundredths of a second.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 
 def main(address: str) -> int:
     """Hand this process's MPI connection to the zygote; return the rank's exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # how mpiexec ends the others when one rank dies
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # mpiexec's signal to the other processes when one rank dies
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     numbers = [int(os.environ["PMI_FD"])]
@@ -20,8 +20,8 @@ def main(address: str) -> int:
     socket.send_fds(connection, [len(data).to_bytes(8, "big")], numbers)
     connection.sendall(data)
     for number in numbers:
-        os.close(number)  # or mpiexec would not notice that the rank is gone
-    if os.path.exists("/bin/sh"):  # it waits as well, in a tenth of the memory
+        os.close(number)  # otherwise mpiexec would not notice the end of the rank
+    if os.path.exists("/bin/sh"):  # can wait, too, with a tenth of the memory
         os.dup2(connection.fileno(), 0)
         os.execv("/bin/sh", ["sh", "-c", "read code; exit ${code:-1}"])
     return int(connection.recv(64) or 1)

@@ -1,8 +1,8 @@
-"""Waits for the ranks that a zygote has forked: when one of them ends by itself, all end.
+"""Supervisor of the ranks forked by a zygote: when one of them exits, it ends all.
 
-The zygote turns into this (its children stay its own) once it has forked the last rank, as it is not needed any more, and with
-all that it has imported takes five times the memory. Run by path with ``python -I -S``; the folder at the end of the command line
-is not read, and shows whose process this is.
+The zygote execs this program, which keeps its children, after forking the last rank: with its imports, the zygote would take five
+times the memory. Run by path with ``python -I -S``; the folder at the end of the command line is not used, and only identifies the
+cluster in process listings.
 """
 
 import contextlib
@@ -13,25 +13,25 @@ import signal
 import socket
 import sys
 
-RANK_ENDED = "rank {rank} ended with code {code}"  # what the log then says
-POLL_MILLISECONDS = 500  # milliseconds between two looks, where the system does not tell
+RANK_ENDED = "rank {rank} ended with code {code}"  # the line in the log
+POLL_MILLISECONDS = 500  # polling interval without pidfds
 
 
 def main(mpiexec: int, ranks: list[list[int]], owner: int | None) -> int:
-    """Wait; returns mpiexec's exit code, or 1 when a rank ended or the owner is gone.
+    """Wait for mpiexec and the ranks; return mpiexec's exit code, or 1 if a rank exited or the owner is gone.
 
     Parameters
     ----------
     mpiexec : int
-        Its process id.
+        Process id of mpiexec.
     ranks : list of (int, int, int)
-        Process id, rank, and the descriptor of the connection to the rank's stub.
+        Process id, rank, and file descriptor of the connection to the rank's stub.
     owner : int, optional
-        The process that all this is for.
+        Process id of the notebook's kernel.
     """
     running = {pid: (rank, socket.socket(fileno=stub)) for pid, rank, stub in ranks}
     watched, poll = [], select.poll()
-    with contextlib.suppress(AttributeError, OSError):  # not every Linux has them
+    with contextlib.suppress(AttributeError, OSError):  # older Linux kernels have no pidfds
         watched += [os.pidfd_open(pid) for pid in (mpiexec, *running, *([owner] if owner else []))]
         for descriptor in watched:
             poll.register(descriptor, select.POLLIN)
@@ -51,7 +51,7 @@ def main(mpiexec: int, ranks: list[list[int]], owner: int | None) -> int:
 
 
 def _there(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie counts as ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -60,7 +60,7 @@ def _there(pid: int) -> bool:
 
 
 def _end_all(mpiexec: int, running: dict, gone: int | None = None) -> int:
-    """One rank ended: MPI cannot go on without it, so end the others, and mpiexec."""
+    """Kill the ranks (but `gone`, which has exited) and mpiexec: MPI cannot continue without all of them."""
     others = [pid for pid in running if pid != gone]
     for pid in others:
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""No process stays behind: each helper process ends when the process it works for is gone."""
+"""Watchdog: ends each helper process when the process it works for (its owner) is gone, so that none is left behind."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ import time
 import psutil
 
 OWNER_VARIABLE, FOLDER_VARIABLE = "COURSE_OWNER", "COURSE_FOLDER"
-POLL_SECONDS = 0.5  # seconds between two looks, where the system does not tell
+POLL_SECONDS = 0.5  # polling interval without pidfds
 
 
 def environment(folder: str, owner: int | None = None) -> dict[str, str]:
-    """Environment variables that make a process watch `owner` (this process, if not given)."""
+    """Return environment variables that make a process watch `owner`, by default this process.
+
+    Parameters
+    ----------
+    folder : str
+        Removed by the watching process when the owner is gone.
+    owner : int, optional
+        Process id.
+    """
     process = psutil.Process(owner)
     return {OWNER_VARIABLE: f"{process.pid} {process.create_time()}", FOLDER_VARIABLE: folder}
 
 
 def alive(pid: int, created: float) -> bool:
-    """Return whether this very process still runs (a zombie does not, nor one that reuses its id)."""
+    """Return whether this very process still runs: not a zombie, nor another process with the same id."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - created) < 1 and process.status() != psutil.STATUS_ZOMBIE
@@ -32,13 +40,13 @@ def alive(pid: int, created: float) -> bool:
 
 
 def owner() -> tuple[int, float] | None:
-    """The process that this one works for, from the environment: id and time of creation."""
+    """Return process id and creation time of this process's owner, from the environment; None if there is none."""
     words = os.environ.get(OWNER_VARIABLE, "").split()
     return (int(words[0]), float(words[1])) if words else None
 
 
 def watch_from_environment() -> None:
-    """In a background thread: when the owner is gone, remove the folder and end this group."""
+    """Start a thread that removes the folder and kills this process group when the owner is gone."""
     watched, folder = owner(), os.environ.get(FOLDER_VARIABLE)
     if not watched:
         return
@@ -53,11 +61,11 @@ def watch_from_environment() -> None:
 
 
 def wait_for(pid: int, created: float) -> None:
-    """Wait until this very process is gone; where the system can tell (Linux), without looking again and again."""
+    """Block until this very process is gone; by a pidfd where possible (Linux), else by polling."""
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(pid)
-            if alive(pid, created):  # and so the descriptor is that process's
+            if alive(pid, created):  # so the descriptor belongs to that process
                 poll = select.poll()
                 poll.register(descriptor, select.POLLIN)
                 poll.poll()

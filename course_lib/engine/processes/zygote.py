@@ -1,8 +1,8 @@
-"""One process that has imported everything, and becomes a rank by forking.
+"""Zygote: a process that imports everything once, and forks each rank.
 
 Eight engines that each import IPython, NumPy and the rest take eight times 0.6 s of a core.
-The zygote imports once. For each rank, mpiexec starts a small stub (`stub`); it sends
-its environment and its connection to mpiexec here, and a fork takes both over.
+The zygote imports once. For each rank, mpiexec starts a small `stub`, which sends its environment
+and its connection to mpiexec to the zygote; a fork takes over both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import warnings
 from course_lib.engine import memory_limit
 from course_lib.engine.processes import imports, supervisor, watchdog
 
-# What a rank imports in the course of its first cells: better here, once for all.
+# Imported by every rank in its first cells; here, they are imported once for all.
 PRELOADED_MODULES = (
     "ipykernel.debugger",
     "ipykernel.ipkernel",
@@ -38,16 +38,21 @@ PRELOADED_MODULES = (
 
 
 def main(n: int, folder: str, mpiexec: list[str]) -> int:
-    """Run mpiexec, fork the `n` ranks whose stubs it starts, and go on as their supervisor.
+    """Run mpiexec, fork the `n` ranks whose stubs it starts, and become their supervisor.
 
     Parameters
     ----------
     n : int
         Number of ranks.
     folder : str
-        Where the controller has its connection files, and where the stubs find this process.
+        The folder with the controller's connection files, and with this process's socket.
     mpiexec : list of str
         The command that starts the stubs.
+
+    Returns
+    -------
+    int
+        mpiexec's exit code, if it exits before all ranks are forked; otherwise this function does not return.
     """
     ranks: list[tuple[int, int, socket.socket]] = []
     with socket.socket(socket.AF_UNIX) as server:
@@ -55,7 +60,7 @@ def main(n: int, folder: str, mpiexec: list[str]) -> int:
         server.listen(128)
         process = subprocess.Popen(mpiexec)
         engine, most = _prepare(folder), memory_limit.per_rank(n)
-        gc.freeze()  # forks share these objects; the collector need not touch them
+        gc.freeze()  # keeps the collector from touching, and thus copying, pages shared with the forks
         server.settimeout(0.2)
         while len(ranks) < n:
             if process.poll() is not None:
@@ -71,18 +76,18 @@ def main(n: int, folder: str, mpiexec: list[str]) -> int:
 
 
 def address(folder: str) -> str:
-    """Path of the Unix socket at which the stubs find the zygote."""
+    """Return the path of the zygote's Unix socket."""
     return f"{folder}/zygote"
 
 
 def _prepare(folder: str):
-    """Import everything, and make the engine that every rank goes on with."""
+    """Import everything, and create the engine that every fork continues with."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         imports.leave_out("debugpy")
         import mpi4py
 
-        mpi4py.rc.initialize = False  # each rank does, see `ipengine`: a process that has joined MPI cannot fork
+        mpi4py.rc.initialize = False  # each rank does that, see `ipengine`: a process that has initialized MPI cannot fork
         for name in PRELOADED_MODULES:
             importlib.import_module(name)
         from course_lib.engine import ipengine
@@ -91,7 +96,23 @@ def _prepare(folder: str):
 
 
 def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine, most: int) -> tuple[int, int]:
-    """Fork a rank that takes over its stub's environment and connection to mpiexec; its process id and rank."""
+    """Fork a rank, which takes over its stub's environment and connection to mpiexec.
+
+    Parameters
+    ----------
+    stub : socket.socket
+        The connection to the stub.
+    not_its_own : list of socket.socket
+        Connections to close in the fork.
+    engine : RankEngine
+    most : int
+        The rank's memory limit in bytes; 0 for none.
+
+    Returns
+    -------
+    (int, int)
+        Process id and rank; returns only in the zygote.
+    """
     length, descriptors, *_ = socket.recv_fds(stub, 8, 4)
     size, data = int.from_bytes(length, "big"), b""
     while len(data) < size:
@@ -134,7 +155,7 @@ def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine, most: i
 
 
 def _end_with(stub: socket.socket) -> None:
-    """End this rank when its stub is gone: mpiexec ends the stubs when one rank dies."""
+    """Kill this rank when its stub is gone: mpiexec ends the stubs when one rank dies."""
     with contextlib.suppress(OSError):
         stub.recv(1)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Carry out a request of the kernel on a rank: run it, collect its output, describe its errors."""
+"""Carry out the kernel's requests on a rank: run code, capture its output, describe its errors."""

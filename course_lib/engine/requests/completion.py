@@ -1,4 +1,4 @@
-"""Completions and help from a rank while a student types, for `cluster.notebook.completion`."""
+"""Completions and help from a rank, for `cluster.notebook.completion`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import itertools
 from course_lib.engine import serialization
 from course_lib.engine.namespace import get_ipython
 
-MAX_COMPLETIONS = 200  # completions
+MAX_COMPLETIONS = 200
 
 
 def complete(request: dict) -> dict:
-    """Complete what stands at a place of a text."""
+    """Return the completions at a position ("place") in a text."""
     from IPython.core.completer import provisionalcompleter, rectify_completions
 
     shell, text = get_ipython(), request["text"]
@@ -23,7 +23,7 @@ def complete(request: dict) -> dict:
 
 
 def inspect(request: dict) -> dict:
-    """Say what IPython's ``?`` says of the name at a place of a text; None for a name that is not there."""
+    """Return what IPython's ``?`` shows for the name at a position in a text, by MIME type; None if the name is not defined."""
     from IPython.utils.tokenutil import token_at_cursor
 
     name = token_at_cursor(request["text"], request["place"])
@@ -35,7 +35,7 @@ def inspect(request: dict) -> dict:
 
 
 def page(shell, data: dict | str, start: int = 0, screen_lines: int = 0) -> None:
-    """Print what ``?`` in a cell shows: a rank has no pager."""
+    """Print what a pager would show, such as for ``?`` in a cell: a rank has no pager."""
     print(data["text/plain"] if isinstance(data, dict) else data)
 
 

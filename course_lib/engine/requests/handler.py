@@ -1,4 +1,9 @@
-"""Handle a request of the kernel on a rank: run a cell or call a function, and reply."""
+"""Handler of the kernel's requests on a rank: run a cell or call a function, and reply.
+
+A request is a dict: "do" (a key of `ACTIONS`); "round", its number; "targets", the mask of the ranks that are asked; "epoch" (see
+`collectives.progress.operations`); and the action's arguments. A reply is a dict: "outputs" (see `output.Outputs`), "error" (see
+`tracebacks.describe`, or None), "abandoned" and "sent", by which the kernel decides whether to begin a new epoch, and the action's results.
+"""
 
 from __future__ import annotations
 
@@ -27,42 +32,38 @@ from course_lib.engine.requests import completion, tracebacks
 from course_lib.engine.requests.output import capture_output
 
 COLLECTIVES_FOLDER = os.path.dirname(collectives.__file__) + os.sep
-OPERATIONS_MODULE = "course_lib.collectives.progress.operations"  # not imported before MPI is wanted: that would start it
+OPERATIONS_MODULE = "course_lib.collectives.progress.operations"  # imported only when needed, as that starts MPI
 _reply: dict = {}
 INTERRUPT_HOLDOFF_SECONDS = (
-    1.0  # seconds until what is asked for can be interrupted once more: the first may have been caught by a bare `except`
+    1.0  # seconds until a request can be interrupted again; needed, as a bare `except` may catch the first interrupt
 )
 _interruptible_from = math.inf
 
 
 class Reply:
-    """Shows itself as the JSON text of what the last request gave."""
+    """An object whose repr is the last request's reply, as JSON."""
 
     def __repr__(self) -> str:
         return serialization.dumps(_reply)
 
 
 def handle() -> None:
-    """Do one request of the kernel; `Reply` then shows what came of it.
-
-    The request is a pickled dict, in the message's buffer: "do" (cell, call, hello or nothing),
-    "round", "targets", "epoch" and what the action needs.
-    """
+    """Carry out the request that is pickled in the message's buffer; `Reply` then has the reply."""
     global _reply
     _reply = {"outputs": [], "error": None}
     _reply = run_request(pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0]))
 
 
 def run_request(request: dict) -> dict:
-    """Do a request; what came of it."""
+    """Carry out a request and return the reply."""
     global _interruptible_from
     reply = {"outputs": [], "error": None}
-    # Only what is asked for may be interrupted: in the kernel's own code, an interrupt would lose the reply.
+    # Only the action may be interrupted: an interrupt in the kernel's own code would lose the reply.
     signal.signal(signal.SIGINT, _interrupted)
     _interruptible_from = 0.0
     try:
         reply = ACTIONS[request["do"]](request)
-    except BaseException as error:  # an interrupt, or whatever came of an exception that cannot be described: a reply goes out
+    except BaseException as error:  # an interrupt, or an exception that could not be described: reply in any case
         _interruptible_from = math.inf
         if isinstance(error, MemoryError):
             memory_limit.raise_for_reply()
@@ -78,7 +79,7 @@ def run_request(request: dict) -> dict:
 
 
 def _interrupted(_: int, frame: FrameType) -> None:
-    """SIGINT came. Within a call of the communicator it waits; one that another thread makes is no reason to wait."""
+    """Handle SIGINT: raise KeyboardInterrupt, but defer it if the main thread is in a call of the communicator."""
     global _interruptible_from
     now = time.monotonic()
     if now >= _interruptible_from:
@@ -109,14 +110,14 @@ def _hello(request: dict) -> dict:
     shell = get_ipython()
     shell.loop_runner = run_coroutine.run
     shell.set_hook("show_in_pager", completion.page, 1)
-    shell.user_ns["exit"] = shell.user_ns["quit"] = sys.exit  # IPython's do nothing on a rank, without a word
-    warnings.filterwarnings("ignore", "To exit: use")  # what IPython says of SystemExit
-    shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
+    shell.user_ns["exit"] = shell.user_ns["quit"] = sys.exit  # IPython's do nothing on a rank, silently
+    warnings.filterwarnings("ignore", "To exit: use")  # IPython's warning about SystemExit
+    shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they would replace our SIGINT handler
     me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": host.name()}
     try:
         mpi.world()
         hosts = mpi.open_board().hosts
-    except Exception as error:  # such as machines that do not reach each other
+    except Exception as error:  # such as machines that cannot reach each other
         return {"outputs": [], "error": tracebacks.describe(error)}
     if hosts:
         me["agent"] = list(hosts.agent)
@@ -129,13 +130,13 @@ def _cell(request: dict) -> dict:
         result = shell.run_cell(request["source"], store_history=False)
         raised = result.error_before_exec or result.error_in_exec
         if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
-            raised.filename = request["label"]  # who cuts text into words does not know it
+            raised.filename = request["label"]  # the tokenizer does not know the cell's name
         error = finish(raised)
     return {"outputs": outputs, "error": error}
 
 
 def _call(request: dict) -> dict:
-    """Call a function of the student's namespace, or one that the kernel sends along."""
+    """Call a function from the student's namespace, or one shipped with the request (see `cluster.source.ship_function`)."""
     from course_lib import traffic
     from course_lib.collectives.wrong_group_hint import hints_for_error, record_wrong_groups
 
@@ -159,7 +160,7 @@ def _call(request: dict) -> dict:
 
 
 def _unpacked(request: dict) -> dict:
-    """The names that a packed function sees (see `cluster.source.ship_function`): its own, Python's, and then this rank's."""
+    """Return the global names of a shipped function: those sent with it, Python's builtins, and then this rank's names."""
     namespace = {name: value for name, value in get_ipython().user_ns.items() if not hasattr(builtins, name)}
     for name, module in request["modules"].items():
         namespace[name] = importlib.import_module(module)
@@ -173,7 +174,7 @@ def _unpacked(request: dict) -> dict:
 
 
 def _tidy(request: dict) -> dict:
-    """Give back what is free, so that the system's account is of what is held."""
+    """Collect garbage and return free memory to the system, before memory is measured."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -193,7 +194,13 @@ ACTIONS = {
 
 @contextlib.contextmanager
 def _round(request: dict) -> Iterator:
-    """Tell the status board that a cell begins and how it ended."""
+    """Context manager of a cell or call: announces its start and end on the status board.
+
+    Yields
+    ------
+    callable
+        Is given the exception that ended the cell, or None; returns its description.
+    """
     from course_lib.collectives.progress import operations
     from course_lib.collectives.snapshot import DEADLOCKED, FINISHED, RAISED
 
@@ -212,16 +219,18 @@ def _round(request: dict) -> Iterator:
         if isinstance(error, MemoryError):
             memory_limit.raise_for_reply()
         described = tracebacks.describe(error) if error else None
-        operations.end_cell(error is not None or request["do"] == "call")  # a check's messages stay its own
+        operations.end_cell(
+            error is not None or request["do"] == "call"
+        )  # messages of a call, which is a check's, must not match those of later cells
         if type(error) is TypeError:
             described["message"] += tracebacks.hidden(described["message"], get_ipython().user_ns)
         if type(error) is NameError and isinstance(error.name, str):
             described["near"] = difflib.get_close_matches(error.name, get_ipython().user_ns, 1, 0.75)
         if board:
             if described and "DeadlockError" in described["kind"]:
-                board.end(DEADLOCKED, keep_call=True)  # the board already says where this rank waited
+                board.end(DEADLOCKED, keep_call=True)  # the board already shows where this rank waited
             elif described:
-                mismatch = "MismatchError" in described["kind"]  # the others read this rank's call, too
+                mismatch = "MismatchError" in described["kind"]  # other ranks still need to read this rank's call
                 board.end(RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)
             else:
                 board.end(FINISHED)
@@ -240,7 +249,7 @@ def _round(request: dict) -> Iterator:
 
 @contextlib.contextmanager
 def _named(compiler, label: str) -> Iterator[None]:
-    """Have tracebacks name the code that is compiled meanwhile `label`."""
+    """Context manager: code compiled within is called `label` in tracebacks."""
     compiler.get_code_name = lambda *_: label
     try:
         yield

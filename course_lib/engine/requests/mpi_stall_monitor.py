@@ -1,7 +1,7 @@
-"""Monitor for ranks that stall in a call of bare MPI, which nobody but MPI can end.
+"""Monitor for ranks that stall in a plain MPI call, which only MPI can end.
 
-The course's `Communicator` sees who waits for whom. A call beside it (``MPI.COMM_WORLD.Recv``) is
-one step of C, which Python cannot look into or interrupt; what can be seen is that a rank stays in it.
+The course's `Communicator` knows who waits for whom. A call that bypasses it (``MPI.COMM_WORLD.Recv``) is
+a single C call, which Python can neither inspect nor interrupt; all that can be observed is that the rank stays in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STALL_SECONDS = 1.0  # seconds that a rank must stay in the same call
 
 
 class StallMonitor:
-    """Looks now and then at what the main thread does; `stalled_call` says in which call of MPI it has stayed, and where that stands."""
+    """Watches for an MPI call in which the main thread stays; another thread must call `stalled_call` from time to time."""
 
     def __init__(self):
         self._seen: object = None
@@ -29,12 +29,12 @@ class StallMonitor:
         self._reported = False
 
     def stalled_call(self) -> str | None:
-        """The call and its place, such as "MPI.COMM_WORLD.Recv (cell [5], line 3)", once; None while there is nothing to say."""
+        """Return a stalled call and its place, such as "MPI.COMM_WORLD.Recv (cell [5], line 3)"; None if there is none, or it is known."""
         frame = sys._current_frames().get(threading.main_thread().ident)
         if frame is None or not frame.f_code.co_filename.startswith(CELL_FILE_PREFIXES):
             self._seen = None
             return None
-        # A loop that goes on changes its names: plain values are compared, as new ones may lie where old ones were.
+        # A running loop changes its variables. Plain values are compared themselves, as a new object may reuse the id of an old one.
         values = [value if type(value) in (int, float, str, bytes) else id(value) for value in frame_locals(frame).values()]
         now = id(frame), frame.f_lasti, values
         if now != self._seen:
@@ -47,7 +47,7 @@ class StallMonitor:
 
 
 def _call(frame: FrameType) -> str | None:
-    """The call of mpi4py that a frame is in, in the student's words."""
+    """Return the source text of the mpi4py call that a frame is in; None if it is not in one."""
     first, last, left, right = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     lines = [linecache.getline(frame.f_code.co_filename, n).encode() for n in range(first or 0, (last or 0) + 1)]
     if not lines or None in (left, right):

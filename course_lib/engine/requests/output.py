@@ -1,7 +1,7 @@
-"""Collect a cell's output on a rank, in order, for the reply; of a flood, the beginning and the end.
+"""Capture a cell's output on a rank, in order, for the reply; of a flood, only the beginning and the end are kept.
 
-While the cell still runs, what is new is sent as well, so a cell that takes long shows that it goes on. One thread looks at all cells of
-this process: starting one for each call would take longer than most calls.
+During a long cell, new output is also sent at once, to show its progress. One thread serves all cells of this process, as starting one for
+each call would take longer than most calls.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from collections.abc import Iterator
 
 from course_lib.engine.requests.mpi_stall_monitor import StallMonitor
 
-OUTPUT_LIMIT = 48_000  # bytes of what a cell prints on one rank: half of it from the beginning, half from the end
-MAX_FRESH_CHARACTERS = 4_000  # characters of what is sent while the cell runs, at a time
-DISPLAY_LIMIT = 4 << 20  # characters of what it displays
-STALL_STREAM = "waits"  # the stream that says in which call of MPI the rank stays
-FIRST_SEND_SECONDS, SEND_INTERVAL_SECONDS = 1.0, 0.5  # seconds until a cell takes long, and from one look to the next
-OUTPUT_POLL_SECONDS, MAX_IDLE_SECONDS = 0.25, 2.0  # seconds: how often the thread wakes up, and how long it goes on doing so without a cell
+OUTPUT_LIMIT = 48_000  # bytes of printed output kept per cell and rank: half from the beginning, half from the end
+MAX_FRESH_CHARACTERS = 4_000  # per message sent while the cell runs
+DISPLAY_LIMIT = 4 << 20  # characters of displayed output per cell and rank
+STALL_STREAM = "waits"  # name of the stream that reports a stalled MPI call
+FIRST_SEND_SECONDS, SEND_INTERVAL_SECONDS = 1.0, 0.5  # until the first message of a cell, and between messages
+OUTPUT_POLL_SECONDS, MAX_IDLE_SECONDS = 0.25, 2.0  # the thread's polling interval; without a cell, the time until it sleeps
 
 
 class Outputs(list):
-    """The output of a cell, in order: dicts with "stream" and "text", or with "data" and "metadata"."""
+    """Output of a cell, in order: dicts with "stream" and "text", or with "data" (by MIME type) and "metadata"."""
 
     def __init__(self):
         super().__init__()
         self._room = OUTPUT_LIMIT // 2
-        self._end: deque[tuple[str, str]] = deque()  # stream and text of what came when there was no room any more
+        self._end: deque[tuple[str, str]] = deque()  # stream and text of output since the first half of the limit was full
         self._fresh = ""
-        self._size, self._lines, self._lost = 0, 0, 0  # bytes in `_end`; lines and bytes that are nowhere
+        self._size, self._lines, self._lost = 0, 0, 0  # bytes in `_end`; lines and bytes that were dropped
 
     def write(self, stream: str, text: str) -> None:
-        """Take what was written to a stream."""
+        """Add text written to a stream."""
         self._fresh = (self._fresh + text)[-MAX_FRESH_CHARACTERS:]
         if self._room > 0 and text:
             first = _first(text, self._room)
@@ -51,7 +51,7 @@ class Outputs(list):
                 self._forget()
 
     def show(self, item: dict) -> None:
-        """Take what IPython displays."""
+        """Add an output displayed by IPython."""
         data = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in item["data"].items()}
         room = DISPLAY_LIMIT - sum(_characters(o["data"]) for o in self if "data" in o)
         if _characters(data) > room:
@@ -59,12 +59,12 @@ class Outputs(list):
         self.append({"data": data, "metadata": item.get("metadata") or {}})
 
     def fresh(self) -> str:
-        """The end of what has come since this was asked last."""
+        """Return the end of the text that has arrived since the last call."""
         text, self._fresh = self._fresh, ""
         return text
 
     def finish(self) -> None:
-        """Nothing more comes: put the end of a flood behind its beginning; of lines that were written over, the last stays."""
+        """Complete the output: append the end of a flood to its beginning, and keep only the last version of overwritten lines."""
         if self._lost:
             what = f"{self._lines:,} lines" if self._lines else f"{self._lost:,} bytes"
             self._add(self._end[0][0] if self._end else "stdout", f"\n... {what} are left out here ...\n\n")
@@ -79,7 +79,7 @@ class Outputs(list):
             self.append({"stream": stream, "text": text})
 
     def _forget(self) -> None:
-        """Let go of the oldest piece of the end, or of so much of it that there is room."""
+        """Drop the oldest piece of `_end`, or as much of it as exceeds the limit."""
         stream, text = self._end.popleft()
         self._size -= _bytes(text)
         kept = _first(text[::-1], OUTPUT_LIMIT // 2 - self._size)[::-1] if self._size < OUTPUT_LIMIT // 2 else ""
@@ -91,8 +91,8 @@ class Outputs(list):
 
 
 def _last_lines(outputs: list[dict]) -> list[dict]:
-    """Keep the last of lines that were overwritten, also of a progress bar that continues after other output."""
-    goes_on: dict[str, bool] = {}  # whether what comes later on a stream writes over the line before
+    """Keep only the last version of lines overwritten by carriage returns, even if a progress bar continues after other output."""
+    goes_on: dict[str, bool] = {}  # by stream: whether the following text overwrites the line before it
     for output in reversed(outputs):
         if "stream" in output:
             text, stream = output["text"], output["stream"]
@@ -104,7 +104,7 @@ def _last_lines(outputs: list[dict]) -> list[dict]:
 
 
 def _joined(outputs: list[dict]) -> list[dict]:
-    """Neighbours of the same stream in one."""
+    """Merge adjacent outputs of the same stream."""
     joined: list[dict] = []
     for output in outputs:
         if joined and "stream" in output and joined[-1].get("stream") == output["stream"]:
@@ -115,7 +115,7 @@ def _joined(outputs: list[dict]) -> list[dict]:
 
 
 class _Pieces(io.RawIOBase):
-    """Behind standard output: takes it in large pieces, since a flood has many small ones."""
+    """Sink of standard output below a buffer, which turns the many small writes of a flood into large ones."""
 
     def __init__(self, outputs: Outputs):
         self._outputs, self._decoder = outputs, codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -129,7 +129,7 @@ class _Pieces(io.RawIOBase):
 
 
 class _Errors(io.TextIOBase):
-    """Standard error: what was printed before stands before it."""
+    """Standard error; flushes standard output first, to keep their order."""
 
     def __init__(self, outputs: Outputs, printed: io.TextIOWrapper):
         self._outputs, self._printed = outputs, printed
@@ -141,7 +141,7 @@ class _Errors(io.TextIOBase):
 
 
 class _Shown(list):
-    """Takes what IPython displays and puts it among the other outputs."""
+    """List that receives what IPython displays, and adds it to the other outputs in order."""
 
     def __init__(self, outputs: Outputs, printed: io.TextIOWrapper):
         super().__init__()
@@ -154,7 +154,7 @@ class _Shown(list):
 
 @contextlib.contextmanager
 def capture_output(shell) -> Iterator[Outputs]:
-    """Collect what a cell prints and displays; where a kernel runs the cell, send it what is new, too."""
+    """Context manager: capture what a cell prints and displays, and send new output while it runs, if the shell has a kernel."""
     from IPython.core.displayhook import CapturingDisplayHook
     from IPython.core.displaypub import CapturingDisplayPublisher
 
@@ -168,26 +168,26 @@ def capture_output(shell) -> Iterator[Outputs]:
     own = {
         "showtraceback": lambda *_, **__: None,  # see `tracebacks`; IPython's own takes seconds for a thousand frames
         "showsyntaxerror": lambda *_, **__: None,
-        "_tee": lambda channel: contextlib.nullcontext(),  # keeps all that is printed once more, and is slow
+        "_tee": lambda channel: contextlib.nullcontext(),  # would keep a second copy of all output, slowly
     }
     sys.stdout, sys.stderr = printed, _Errors(outputs, printed)
     sys.displayhook = CapturingDisplayHook(shell=shell, outputs=shown)
     shell.display_pub = publisher
     vars(shell).update(own)
     try:
-        with _sent(getattr(shell, "kernel", None), outputs, printed):  # where ranks are isolated there is none, and nobody watches
+        with _sent(getattr(shell, "kernel", None), outputs, printed):  # isolated ranks have no kernel, and nobody watches
             yield outputs
     finally:
         sys.stdout, sys.stderr, sys.displayhook, shell.display_pub = before
         for name in own:
             vars(shell).pop(name, None)
-        with contextlib.suppress(ValueError):  # the cell has closed it
+        with contextlib.suppress(ValueError):  # the cell has closed standard output
             printed.flush()
         outputs.finish()
 
 
 def _first(text: str, most: int) -> str:
-    """The beginning of a text, in at most so many bytes; whole lines, where there are some."""
+    """Return the beginning of a text, in at most `most` bytes; whole lines only, if it has one."""
     if _bytes(text) <= most:
         return text
     text = text[:most] if text.isascii() else text.encode()[:most].decode(errors="ignore")
@@ -203,17 +203,17 @@ def _characters(data: dict) -> int:
 
 
 class _Cell:
-    """The cell or call that runs now."""
+    """The cell or call that is running, as the thread sees it."""
 
     def __init__(self, kernel, outputs: Outputs, printed: io.TextIOWrapper):
         self._kernel, self._outputs, self._parent = kernel, outputs, kernel.get_parent("shell")
         self._printed, self._stall_monitor, self._next = printed, StallMonitor(), time.monotonic() + FIRST_SEND_SECONDS
 
     def look(self) -> None:
-        """Send what is new, if it is time for that."""
+        """Send new output if it is due."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SEND_INTERVAL_SECONDS
-            with contextlib.suppress(Exception):  # this must not disturb the cell
+            with contextlib.suppress(Exception):  # errors here must not disturb the cell
                 self._printed.flush()
                 self._say("stdout", self._outputs.fresh())
                 self._say(STALL_STREAM, self._stall_monitor.stalled_call())
@@ -230,7 +230,7 @@ _threads: list[threading.Thread] = []
 
 @contextlib.contextmanager
 def _sent(kernel, outputs: Outputs, printed: io.TextIOWrapper) -> Iterator[None]:
-    """Have the thread look at `outputs` meanwhile, and send what is new as messages of the cell that the kernel runs."""
+    """Context manager: have the thread send new output, as messages of the cell that the kernel is running."""
     global _running
     if kernel is None:
         yield
@@ -248,7 +248,7 @@ def _sent(kernel, outputs: Outputs, printed: io.TextIOWrapper) -> Iterator[None]
 
 
 def _look() -> None:
-    """Look at what runs, as long as something does; then rest."""
+    """Send the output of running cells; sleep while there are none. The thread's main function."""
     while _roused.wait():
         idle = 0.0
         while idle < MAX_IDLE_SECONDS:
@@ -257,5 +257,5 @@ def _look() -> None:
                 cell.look()
             idle = 0.0 if cell else idle + OUTPUT_POLL_SECONDS
         _roused.clear()
-        if _running:  # a cell began just before that, and did not rouse this thread
+        if _running:  # a cell began just before the event was cleared
             _roused.set()

@@ -1,4 +1,4 @@
-"""Describe an error on a rank as plain data: the exception's name and message, and the student's own lines that led to it."""
+"""Describe an exception on a rank as plain data: its name, message and usual cause, and the student's own lines that led to it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import traceback
 from course_lib.collectives.diagnostics import CELL_FILE_PREFIXES
 from course_lib.engine import memory_limit
 
-MAX_TRACEBACK_FRAMES = 8  # places that are shown; of more, the first two and the last two
-MAX_MESSAGE_CHARACTERS = 50_000  # characters of a message
+MAX_TRACEBACK_FRAMES = 8  # frames shown; of more, only the first two and the last two
+MAX_MESSAGE_CHARACTERS = 50_000
 
 
 def _assigned_below(message: str) -> str:
@@ -21,7 +21,7 @@ def _assigned_below(message: str) -> str:
     name = found[1]
     return (
         f". Some line of this function assigns {name}, but none has on this rank: is that line in an `if`, or further down? "
-        f"If {name} is meant that stands outside the function, choose another name in it."
+        f"If you mean the {name} outside the function, choose another name in it."
     )
 
 
@@ -29,19 +29,17 @@ def _types(message: str) -> str:
     if re.search(r"'(builtin_function_or_)?method'|<bound method|not method", message) or "output from dtype('O')" in message:
         return " (A method without its parentheses? comm.Get_size() is a number, comm.Get_size is not.)"
     if "Pending" in message:
-        return " (A communication that has been started: write `await` before it, and use the value that comes.)"
+        return " (A communication that has been started: write `await` before it, and use the value that this gives.)"
     if message == "'NoneType' object is not subscriptable":
-        return " (What stands before the bracket is None: a name that nothing else was put into, or what a function without return gave.)"
+        return " (What comes before the bracket is None: a name never assigned anything else, or the result of a function without return.)"
     if "NoneType" in message or "does not have enough dimensions (has 0" in message:
-        return (
-            " (Is one of them None? A collective returns nothing: it fills the array that it is given. Nor does a function without return.)"
-        )
+        return " (Is one of them None? A collective returns nothing: it fills the array you pass. Nor does a function without return.)"
     if message.startswith("Cannot cast ufunc"):
         return " (x /= n keeps the type of x; x = x / n makes a new array of the type that the result needs.)"
     return ""
 
 
-# What usually causes an error of Python's own.
+# The usual causes of Python's own errors.
 _HINTS = {
     "UnboundLocalError": _assigned_below,
     "TypeError": _types,
@@ -50,13 +48,21 @@ _HINTS = {
     "UFuncTypeError": _types,
     "MemoryError": lambda message: memory_limit.hint(),
     "_ArrayMemoryError": lambda message: memory_limit.hint(),  # NumPy's
-    "SystemExit": lambda message: " (A rank goes on: exit() and sys.exit() end only this cell. To leave a function, write return.)",
-    "StdinNotImplementedError": lambda message: " (Ranks have no keyboard: write the value into the cell, in the place of input().)",
+    "SystemExit": lambda message: " (The rank keeps running: exit() and sys.exit() end only this cell. To leave a function, write return.)",
+    "StdinNotImplementedError": lambda message: " (Ranks have no keyboard: write the value into the cell instead of input().)",
 }
 
 
 def describe(error: BaseException) -> dict:
-    """An exception as plain data: name, message, place, kind, and the student's own lines."""
+    """Describe an exception as plain data.
+
+    Returns
+    -------
+    dict
+        "name": the exception's class; "message": its text, with a hint at the usual cause; "place": the innermost of the student's own
+        lines, such as "cell [5], line 7"; "lines": the student's own frames, two lines of text for each; "kind": the names of the class
+        and its bases.
+    """
     name = type(error).__name__
     own = [place for place in _places(error) if place[0].startswith(CELL_FILE_PREFIXES)]
     lines = [line for place in own for line in _shown(*place)]
@@ -67,11 +73,11 @@ def describe(error: BaseException) -> dict:
         lines = [line.rstrip("\n") for line in traceback.format_exception_only(error)[:-1]]
     try:
         message = str(error)
-    except BaseException as broken:  # whatever it is: the others wait for this rank's end
+    except BaseException as broken:  # whatever __str__ does, the kernel waits for this reply
         message = f"(its message cannot be shown: {type(broken).__name__})"
     if name == "NotImplementedError" and not message and own:
         what = "this cell" if own[-1][2] == "<module>" else own[-1][2]
-        message = f"{what} is still empty. Write your answer in the place of this line, and run the cell again."
+        message = f"{what} is still empty. Replace this line with your answer, and run the cell again."
     message += _HINTS.get(name, lambda message: "")(message)
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = f"{message[:MAX_MESSAGE_CHARACTERS]} (the rest is cut)"
@@ -87,13 +93,13 @@ def hidden(message: str, names: dict) -> str:
     found = sorted(name for name in names if hasattr(builtins, name) and not name.startswith("_") and not callable(names[name]))
     if "is not callable" not in message or not found:
         return ""
-    return f" (Some cell has assigned to {', '.join(found)}. `del {', '.join(found)}` brings back what Python means by it.)"
+    return f" (Some cell has assigned to {', '.join(found)}. `del {', '.join(found)}` restores Python's own meaning.)"
 
 
 def _places(error: BaseException) -> list[tuple[str, int, str, str]]:
-    """File, line, function (with its class) and text, from the outermost call to the innermost."""
+    """Return the frames of a traceback, outermost first: file, line, qualified name of the function, and text of the line."""
     found = []
-    for frame, line in traceback.walk_tb(error.__traceback__):  # whatever limit there is for what Python itself prints
+    for frame, line in traceback.walk_tb(error.__traceback__):  # ignores sys.tracebacklimit, unlike the functions of `traceback` that print
         code = frame.f_code
         found.append((code.co_filename, line, code.co_qualname, linecache.getline(code.co_filename, line).strip()))
     return found

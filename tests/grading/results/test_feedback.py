@@ -163,7 +163,7 @@ def test_a_picture_that_unpacks_to_gigabytes_is_on_no_page(students):
     seen = Outline(students.pages()["ada"])
     assert seen.tags.count("img") == 4, "of the five that each are small enough, four have room"
     assert "30,000 x 30,000 pixels is too large" in seen.text and "65,535 x 65,535" in seen.text and "1 x 20,001" in seen.text
-    assert "is animated" in seen.text and "one more picture" in seen.text
+    assert "is animated" in seen.text and "one more image" in seen.text
 
 
 THUMBNAIL = b"\xff\xe1\0\x20" + jpeg(8, 8)[1].ljust(30, b"\0")  # in a segment of its own, which is not looked into
@@ -179,18 +179,18 @@ THUMBNAIL = b"\xff\xe1\0\x20" + jpeg(8, 8)[1].ljust(30, b"\0")  # in a segment o
         (png(5_001, 5_000), "5,001 x 5,000"),
         (png(20_001, 1), "20,001 x 1"),
         (png(2**32 - 1, 2**32 - 1), "too large"),
-        (png(0, 5), "whole PNG"),
-        (png(5, 5, b"IHDR"), "whole PNG"),
+        (png(0, 5), "complete PNG"),
+        (png(5, 5, b"IHDR"), "complete PNG"),
         (png(5, 5, b"acTL"), "animated"),
         (png(5, 5, *[b"tEXt"] * 10_001), "pieces"),
-        (("image/png", png(5, 5)[1][:-12]), "whole PNG"),
-        (("image/png", png(5, 5)[1][:20]), "whole PNG"),
-        (("image/png", jpeg(5, 5)[1]), "whole PNG"),
-        (("image/jpeg", b"\xff\xd8\xff"), "whole JPEG"),
+        (("image/png", png(5, 5)[1][:-12]), "complete PNG"),
+        (("image/png", png(5, 5)[1][:20]), "complete PNG"),
+        (("image/png", jpeg(5, 5)[1]), "complete PNG"),
+        (("image/jpeg", b"\xff\xd8\xff"), "complete JPEG"),
         (jpeg(5_001, 5_000, before=THUMBNAIL), "5,001 x 5,000"),
-        (jpeg(5, 0), "whole JPEG"),
-        (jpeg(5, 5, before=b"\0" + THUMBNAIL), "whole JPEG"),
-        (jpeg(5, 5, before=jpeg(6, 6, scans=0)[1][2:-2]), "whole JPEG"),
+        (jpeg(5, 0), "complete JPEG"),
+        (jpeg(5, 5, before=b"\0" + THUMBNAIL), "complete JPEG"),
+        (jpeg(5, 5, before=jpeg(6, 6, scans=0)[1][2:-2]), "complete JPEG"),
         (jpeg(5, 5, scans=101), "scans"),
     ],
 )
