@@ -42,13 +42,13 @@ class MLP__biases:
 
 
 @loses(4)
-@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "x = operations.tanh(layer(x))", "x = operations.relu(layer(x))")
+@changes("x = operations.tanh(layer(x))", "x = operations.relu(layer(x))")
 class MLP__relu:
     """ReLU instead of tanh."""
 
 
 @loses(4)
-@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "pairwise(dims)", "pairwise(dims[:-1])")
+@changes("pairwise(dims)", "pairwise(dims[:-1])")
 class MLP__one_layer_short:
     """Leaves out the last layer."""
 
@@ -67,7 +67,7 @@ class MLP__hidden_in_a_dict(Module):
 
 
 @loses(4)
-@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "x = operations.tanh(layer(x))", "x = Tensor(np.tanh(layer(x).data))")
+@changes("x = operations.tanh(layer(x))", "x = Tensor(np.tanh(layer(x).data))")
 class MLP__cuts_the_graph:
     """Takes the arrays out of the tensors on the way."""
 
@@ -102,7 +102,7 @@ class MLP__one_hidden_size(Module):
 
 
 @loses(4)
-@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "dtype=dtype", "dtype=np.float64")
+@changes("dtype=dtype", "dtype=np.float64")
 class MLP__float64:
     """Always float64."""
 

@@ -232,15 +232,13 @@ class DistributedOptimizer__stops_at_none:
 
 
 @loses(10)
-@changes(MEAN, MEAN_IN_OTHER_WORDS, "        self.opt.step()\n", "")
+@changes("        self.opt.step()\n", "")
 class DistributedOptimizer__no_step:
     """Forgets to step."""
 
 
 @loses(10)
 @changes(
-    MEAN,
-    MEAN_IN_OTHER_WORDS,
     "        self.opt.step()\n",
     "",
     "        for p in self.opt.params:",
@@ -254,8 +252,6 @@ class DistributedOptimizer__step_first:
 
 @loses(10)
 @changes(
-    MEAN,
-    MEAN_IN_OTHER_WORDS,
     "        self.opt.step()",
     """
         for _ in range(comm.Get_size()):
@@ -282,7 +278,7 @@ class DistributedOptimizer__decays_what_has_no_gradient:
 
 
 @loses(10)
-@changes(MEAN, MEAN_IN_OTHER_WORDS, "if p.grad is not None:", "if p.grad is not None and comm.Get_rank() > 0:")
+@changes("if p.grad is not None:", "if p.grad is not None and comm.Get_rank() > 0:")
 class DistributedOptimizer__deadlock:
     """Rank 0 only receives."""
 
@@ -303,7 +299,7 @@ class DistributedOptimizer__zeros_for_none:
 
 
 @loses(10)
-@changes(MEAN, MEAN_IN_OTHER_WORDS, "for p in self.opt.params:", "for p in self.opt.params if self.opt.params[0].grad is not None else ():")
+@changes("for p in self.opt.params:", "for p in self.opt.params if self.opt.params[0].grad is not None else ():")
 class DistributedOptimizer__asks_the_first:
     """Exchanges nothing if the first parameter has no gradient."""
 

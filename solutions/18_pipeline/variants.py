@@ -45,8 +45,6 @@ IN_OTHER_WORDS = """
 
 @loses(15)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
     layers = range(rank * depth, rank * depth + depth)
     for layer in layers:""",
@@ -60,8 +58,6 @@ async def part2_training_loop__every_layer():
 
 @loses(15)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "model.rank, model.world_size - 1",
     "model.world_size - 1 - model.rank, model.world_size - 1",
     "activations[layers.start] = await model.receive(rank - 1)",
@@ -153,8 +149,6 @@ async def part2_training_loop__update_first():
 
 @loses(7)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "        activations[layers.start] = await model.receive(rank - 1)",
     """
         await model.receive(rank - 1)
@@ -200,15 +194,13 @@ async def part2_training_loop__micro_batches(model):
 
 
 @loses(15)
-@changes(LINES, IN_OTHER_WORDS, "if rank == last:", "if True:")
+@changes("if rank == last:", "if True:")
 async def part2_training_loop__no_loss_at_the_end():
     """Every rank asks for the loss."""
 
 
 @loses(15)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
         await model.send(rank + 1, activations.pop(layers.stop))
         grad_activations[layers.stop] = await model.receive(rank + 1)""",
@@ -242,8 +234,6 @@ async def part2_training_loop__forward_only(model):
 
 @loses(15)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
     grad = grad_activations.pop(layers.start)
     if rank > 0:
@@ -256,12 +246,7 @@ async def part2_training_loop__keeps_the_gradient():
 
 
 @loses(15)
-@changes(
-    LINES,
-    IN_OTHER_WORDS,
-    "activations[layers.start] = await model.receive(rank - 1)",
-    "activations[layers.start] = model.receive(rank - 1)",
-)
+@changes("activations[layers.start] = await model.receive(rank - 1)", "activations[layers.start] = model.receive(rank - 1)")
 async def part2_training_loop__no_await():
     """Forgets to wait for what it receives."""
 
@@ -322,8 +307,6 @@ async def part2_training_loop__variables(model):
 
 @right
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "await model.send(rank - 1, grad)",
     "leaving = model.send(rank - 1, grad)",
     "    return model",
@@ -338,8 +321,6 @@ async def part2_training_loop__sends_while_updating():
 
 @right
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "    if rank == 0:",
     """
     coming = model.receive(rank - 1) if rank > 0 else None

@@ -67,8 +67,6 @@ IN_OTHER_WORDS = """
 
 @loses(18)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
     ahead = min(last - rank, len(batches))
     for k in range(ahead):""",
@@ -85,8 +83,6 @@ async def part3_training_loop__gpipe():
 
 @loses(18)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
     ahead = min(last - rank, len(batches))
     for k in range(ahead):""",
@@ -103,8 +99,6 @@ async def part3_training_loop__last_first():
 
 @loses(18)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
     ahead = min(last - rank, len(batches))
     for k in range(ahead):
@@ -121,27 +115,25 @@ async def part3_training_loop__one_by_one():
 
 
 @loses(18)
-@changes(LINES, IN_OTHER_WORDS, "ahead = min(last - rank, len(batches))", "ahead = min(last - rank + 1, len(batches))")
+@changes("ahead = min(last - rank, len(batches))", "ahead = min(last - rank + 1, len(batches))")
 async def part3_training_loop__one_ahead_too_many():
     """One more forward at the start."""
 
 
 @loses(18)
-@changes(LINES, IN_OTHER_WORDS, "ahead = min(last - rank, len(batches))", "ahead = max(0, min(last - rank - 1, len(batches)))")
+@changes("ahead = min(last - rank, len(batches))", "ahead = max(0, min(last - rank - 1, len(batches)))")
 async def part3_training_loop__one_ahead_too_few():
     """One forward less at the start."""
 
 
 @loses(25)
-@changes(LINES, IN_OTHER_WORDS, "ahead = min(last - rank, len(batches))", "ahead = min(last, len(batches))")
+@changes("ahead = min(last - rank, len(batches))", "ahead = min(last, len(batches))")
 async def part3_training_loop__all_alike():
     """Every rank sends as many ahead as rank 0."""
 
 
 @loses(7)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "await model.send(rank + 1, activations.pop((layers.stop, k)))",
     "await model.send(rank + 1, activations[layers.stop, k])",
     "model.loss(activations.pop((layers.stop, k)))",
@@ -178,8 +170,6 @@ async def part3_training_loop__keeps_the_gradients():
 
 @loses(7)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "            await model.send(rank - 1, grad)",
     """
             late.append(grad)
@@ -202,8 +192,6 @@ async def part3_training_loop__late_gradients():
 
 @loses(7)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "        for layer in reversed(layers):",
     """
         model.forward(layers.start, activations[layers.start, k], weights[layers.start])
@@ -221,8 +209,6 @@ async def part3_training_loop__last_gradient():
 
 @loses(25)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "batches = get_global_batch_list(model.global_batch_size, batch_size)",
     "batches = get_global_batch_list(model.global_batch_size, batch_size)[:-1]",
 )
@@ -253,8 +239,6 @@ async def part3_training_loop__mixed_up():
 
 @loses(25)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "        await backward(k)",
     """
         await backward(k)
@@ -266,28 +250,19 @@ async def part3_training_loop__updates_each():
 
 
 @loses(25)
-@changes(
-    LINES,
-    IN_OTHER_WORDS,
-    "if rank == last:",
-    "if rank > last:",
-    "model.receive(rank + 1)",
-    "model.receive((rank + 1) % model.world_size)",
-)
+@changes("if rank == last:", "if rank > last:", "model.receive(rank + 1)", "model.receive((rank + 1) % model.world_size)")
 async def part3_training_loop__deadlock():
     """The last rank waits for a gradient, too."""
 
 
 @loses(25)
-@changes(LINES, IN_OTHER_WORDS, "        model.set_final_weight(layer, weights[layer])\n", "")
+@changes("        model.set_final_weight(layer, weights[layer])\n", "")
 async def part3_training_loop__no_final_weight():
     """Does not say what came out."""
 
 
 @right
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "ahead = min(last - rank, len(batches))",
     "first = min(model.world_size - rank, len(batches))",
     "for k in range(ahead):",
@@ -308,8 +283,6 @@ async def part3_training_loop__p_minus_rank():
 
 @right
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
     ahead = min(last - rank, len(batches))
     for k in range(ahead):
@@ -333,8 +306,6 @@ async def part3_training_loop__queue():
 
 @right
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "    batches = get_global_batch_list(model.global_batch_size, batch_size)",
     """
     batches = get_global_batch_list(model.global_batch_size, batch_size)
@@ -361,8 +332,6 @@ async def part3_training_loop__sends_beside():
 
 @right
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     "batches = get_global_batch_list(model.global_batch_size, batch_size)",
     "batches = get_global_batch_list(model.global_batch_size, batch_size)[::-1]",
 )

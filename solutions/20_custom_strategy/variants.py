@@ -260,15 +260,13 @@ async def part4_training_loop__no_average(model, batch_size):
 
 
 @loses(25)
-@changes(LINES, IN_OTHER_WORDS, "model.all_reduce(value, layer, ranks=across)", "model.all_gather(value, layer, ranks=[model.rank])")
+@changes("model.all_reduce(value, layer, ranks=across)", "model.all_gather(value, layer, ranks=[model.rank])")
 async def part4_training_loop__half_of_the_nodes():
     """Forgets the exchange across nodes."""
 
 
 @loses(25)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
     while under_way:
         for layer in sorted(under_way):
@@ -282,8 +280,6 @@ async def part4_training_loop__leaves_early():
 
 @loses(25)
 @changes(
-    LINES,
-    IN_OTHER_WORDS,
     """
             weights[layer] = value
             model.set_final_weight(layer, value)""",
@@ -299,7 +295,7 @@ async def part4_training_loop__node_ends():
 
 
 @loses(25)
-@changes(LINES, IN_OTHER_WORDS, "shard, opt_states[layer]", "shard, _")
+@changes("shard, opt_states[layer]", "shard, _")
 async def part4_training_loop__old_state():
     """Keeps the old optimizer states."""
 

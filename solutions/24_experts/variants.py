@@ -310,8 +310,6 @@ def route__rows_of_a_column(logits, topk, capacity):
 
 @loses(9)
 @changes(
-    DISPATCH,
-    DISPATCH_IN_OTHER_WORDS,
     """
     token, choice = np.nonzero(route.place >= 0)
     rows[route.expert[token, choice], route.place[token, choice]] = token""",
@@ -486,8 +484,6 @@ def dispatch__own_experts(x, route, comm):
 
 @loses(9)
 @changes(
-    DISPATCH,
-    DISPATCH_IN_OTHER_WORDS,
     "token, choice = np.nonzero(route.place >= 0)",
     "token = np.flatnonzero(route.place[:, 0] >= 0)",
     "rows[route.expert[token, choice], route.place[token, choice]] = token",
@@ -675,8 +671,6 @@ def combine__last_slot():
 
 @loses(9)
 @changes(
-    COMBINE,
-    COMBINE_IN_OTHER_WORDS,
     "gates = route.weight * (route.place >= 0)",
     "kept = (route.place >= 0).astype(y.dtype)",
     "gates.reshape(*rows.shape, 1)",
@@ -688,8 +682,6 @@ def combine__no_gate():
 
 @loses(6)
 @changes(
-    COMBINE,
-    COMBINE_IN_OTHER_WORDS,
     "gates = route.weight * (route.place >= 0)",
     "gates = route.weight.data * (route.place >= 0)",
     "gates.reshape(*rows.shape, 1)",
@@ -714,8 +706,6 @@ def combine__identity_backward(y, route, comm):
 
 @loses(9)
 @changes(
-    COMBINE,
-    COMBINE_IN_OTHER_WORDS,
     "    gates = route.weight * (route.place >= 0)",
     """
     kept = route.place >= 0
@@ -726,12 +716,7 @@ def combine__mean_of_the_kept():
 
 
 @loses(9)
-@changes(
-    COMBINE,
-    COMBINE_IN_OTHER_WORDS,
-    "gates = route.weight * (route.place >= 0)",
-    "gates = route.weight * (route.place >= 0) * (1 / rows.shape[1])",
-)
+@changes("gates = route.weight * (route.place >= 0)", "gates = route.weight * (route.place >= 0) * (1 / rows.shape[1])")
 def combine__mean_of_the_choices():
     """Counts dropped choices in a mean."""
 
