@@ -71,12 +71,10 @@ def test_the_map_of_the_code_has_every_package_and_module_in_the_order_of_import
     bases = [ROOT / base for base in ("", "course_lib", "grading")]
     gone = [name for name in named if name.endswith("/") and not any((base / name).exists() for base in bases)]
     assert not gone, "docs/developers.md has these, which are no more"
-    for name in ("LAYERS", "GRADING_LAYERS"):
-        layers = [set(layer) for layer in constant(ROOT / "tests" / "project" / "test_import_layers.py", name)]
+    for place, name in (("project/test_import_layers.py", "LAYERS"), ("grading/test_grading_layers.py", "GRADING_LAYERS")):
+        layers = [set(layer) for layer in constant(ROOT / "tests" / place, name)]
         found = [{word.rstrip("/") for word in re.findall(r"`([^`]+)`", row)} for row in rows]
-        assert [row for row in found if row in layers] == layers, (
-            f"the rows are those of {name} in tests/project/test_import_layers.py, in its order"
-        )
+        assert [row for row in found if row in layers] == layers, f"the rows are those of {name} in tests/{place}, in its order"
 
 
 def constant(path, name):

@@ -81,29 +81,6 @@ def test_a_package_uses_only_those_below_it():
                 assert theirs == mine or layer[theirs] > layer[mine], f"{name} imports {other}, which is above it"
 
 
-# Those of grading, from the top down; the modules outside of them are commands, above, and what all of them use, below.
-GRADING_LAYERS = (
-    ("report", "autograders", "new_part"),
-    ("results",),
-    ("collecting", "running"),
-    ("submission",),
-    ("people",),
-    ("authoring",),
-)
-
-
-@pytest.mark.skipif(not (ROOT / "grading").exists(), reason="a student's copy has no grading")
-def test_a_package_of_grading_uses_only_those_below_it():
-    layer = {package: i for i, packages in enumerate(GRADING_LAYERS) for package in packages}
-    assert {path.parent.name for path in (ROOT / "grading").glob("*/__init__.py")} == set(layer), "a package without a layer"
-    for name, used in graph().items():
-        mine = name.split(".")[1] if name.startswith("grading.") else ""
-        for other in used:
-            theirs = other.split(".")[1] if other.startswith("grading.") else ""
-            if mine in layer and theirs in layer and mine != theirs:
-                assert layer[theirs] > layer[mine], f"{name} imports {other}, which is above it"
-
-
 def test_arrows_between_packages_go_one_way():
     for name, used in graph().items():
         mine = PACKAGES.index(name.split(".")[0])
