@@ -226,7 +226,7 @@ def _known_mistakes(way, want: np.ndarray, before: list, i: int) -> dict[str, np
     if way is _identity:
         return {"the sum over the group": want * n, "divided by the size of the group": want / n}
     if way is _all_reduce:
-        return {"the mean over the group": want / n, "this rank's own input, unchanged": before[i]}
+        return {"the mean over the group": want / n, "this rank's own values, unchanged": before[i]}
     if way is _all_gather:
         return {"the ranks' parts one after the other in memory, not along the positions": np.array(before).reshape(want.shape)}
     memory = np.split(np.sum(before, axis=0).ravel(), n)[i].reshape(want.shape)
