@@ -34,7 +34,7 @@ def test_ranks_that_fail_in_the_same_line_with_other_numbers_share_it(eight):
 def test_one_of_pythons_own_functions_that_has_become_a_number_is_named(eight):
     for source in ("sum = 3\nmax = 4", "sum([1, 2])"):
         found = errors(eight, source)
-    assert all("Some cell has assigned to max, sum. `del max, sum` brings back" in error["message"] for error in found)
+    assert all("Some cell has assigned to max, sum. `del max, sum` restores Python's own meaning" in error["message"] for error in found)
     assert errors(eight, "del max, sum\nassert sum([1, 2]) == 3") == [None] * 8
     (error, *_) = errors(eight, "3()")
     assert error["message"] == "'int' object is not callable"
