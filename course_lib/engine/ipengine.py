@@ -26,6 +26,7 @@ ENGINE_SETTINGS = {
         "out_stream_factory": f"{__name__}.DelayedOutStream",
     },
     "HistoryManager": {"enabled": False},  # saves a database and its thread
+    "IPKernelApp": {"default_extensions": []},  # `%store`, which needs that database
 }
 
 

@@ -22,7 +22,7 @@ LAUNCHERS = {"mpiexec.gforker": (), "mpiexec": ("-launcher", "fork", "-rmk", "us
 LOOPBACK_VARIABLES = {"UCX_TLS": "self,posix", "FI_TCP_IFACE": "lo0" if sys.platform == "darwin" else "lo"}
 
 # UCX is initialized but not used between ranks of one machine: small queues save 4 MB per rank.
-SMALL_QUEUE_VARIABLES = {"UCX_POSIX_SEG_SIZE": "128", "UCX_POSIX_FIFO_SIZE": "16"}
+SMALL_QUEUE_VARIABLES = {"UCX_POSIX_SEG_SIZE": "128", "UCX_POSIX_FIFO_SIZE": "16", "MPIR_CVAR_CH4_NUM_PACK_BUFFERS_PER_CHUNK": "4"}
 
 
 class StartError(RuntimeError):
