@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 00 Warm-up: four collectives
 #
-# To train a model on several devices, you run the same program on each of them, and the programs exchange arrays. In this notebook you
-# start eight such programs on your own machine and try out the four operations that most of this course is built on: **all-reduce**,
+# To train a model on several devices, you run a copy of the same program on each of them, and the copies exchange arrays. In this notebook
+# you start eight copies on your own machine and try out the four operations that most of this course is built on: **all-reduce**,
 # **all-gather**, **reduce-scatter**, and **split**, which forms smaller groups.
 #
 # *Nothing to grade. About 20 minutes.* For each operation, write down what you expect one rank to hold afterwards, run it, and compare with
@@ -42,9 +42,9 @@ rank, size = comm.Get_rank(), comm.Get_size()
 print(f"There are {size} of us.")
 
 # %% [markdown] tags=["slide"]
-# **MPI** (Message Passing Interface) is the usual standard for exchanging arrays between processes, and mpi4py is its Python package.
-# `comm` is a *communicator*: it stands for a group of ranks. Here the group contains all of them; error messages call it *world*. A call
-# that all ranks of a group make together is a *collective*. The methods of `comm` have the same names as in mpi4py, with two additions:
+# **MPI** (Message Passing Interface) is the most common standard for exchanging arrays between processes, and mpi4py is the Python package
+# for it. `comm` is a *communicator*: it stands for a group of ranks. Here the group contains all of them; error messages call it *world*. A
+# call that all ranks of a group make together is a *collective*. The methods of `comm` have the same names as in mpi4py. In addition,
 # `comm` checks your arrays before it sends them, and it never hangs. When all ranks print the same thing, you see it once. When they print
 # different things, you see who printed what:
 
@@ -60,8 +60,8 @@ print("I am", "even" if rank % 2 == 0 else "odd")
 #
 # $$\text{after}[i] = \min_r \; \text{before}_r[i].$$
 #
-# Rank $r$ starts with $[\,r,\; 7 - r,\; 3r \bmod 8 + 1\,]$. What will rank 2 hold? Replace the `None`s with your three numbers. To draw the
-# picture, `ranks.pull("before")` fetches a variable from all ranks and returns a list.
+# Rank $r$ starts with $[\,r,\; 7 - r,\; 3r \bmod 8 + 1\,]$. What will rank 2 hold? Replace the `None`s with your three numbers. The cell
+# that draws the picture calls `ranks.pull("before")`, which fetches a variable from all ranks and returns a list.
 
 # %% Predict the all-reduce
 # %%px
@@ -166,7 +166,8 @@ plots.exchange(
 # ## When a rank does not show up
 #
 # A collective needs every rank of its group. The cell below leaves one out, which is the most common mistake in this field. With plain MPI,
-# the other seven processes would now wait until you kill them. Run the cell and read the message. The next cell works as usual.
+# the other seven processes would now wait until you kill them. Run the cell and read the message. After the error, the next cell works as
+# usual.
 
 # %% Forget a rank tags=["given", "raises-exception"]
 # %%px
@@ -176,13 +177,13 @@ if rank != 4:
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# How much data does each of these operations send? The whole array has 8,000 numbers of 8 bytes, which is 64 kB. In the all-gather, each
-# rank contributes an eighth of it. If the $n$ ranks form a ring, each of them sends $2\frac{n-1}{n}$ times the size of the array in an
+# How much data does each of these operations send? The whole array has 8,000 numbers of 8 bytes each, which is 64 kB. In the all-gather,
+# each rank contributes an eighth of it. If the $n$ ranks form a ring, each of them sends $2\frac{n-1}{n}$ times the size of the array in an
 # all-reduce, and half of that in an all-gather or a reduce-scatter.
 #
 # The next cell has no `%%px`, so it runs in the notebook. It uses `ranks.call(function, arguments)`, which sends a function from the
-# notebook to all ranks and calls it there. On the ranks, the function finds `comm`, `group` and everything else that your `%%px` cells have
-# defined.
+# notebook to all ranks and calls it there. On the ranks, the function can use `comm`, `group` and everything else that your `%%px` cells
+# have defined.
 
 
 # %% Count the bytes tags=["given", "slide-50"]
@@ -203,7 +204,7 @@ moved = []
 for operation in alternatives:
     ranks.call(one_of, {"operation": operation})
     moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends for 8,000 numbers of 8 bytes", alternatives)
+plots.traffic(moved, "What rank 0 sends for 8,000 numbers of 8 bytes each", alternatives)
 
 # %% [markdown] tags=["slide"]
 # Where does $2\frac{n-1}{n}$ come from? The picture below shows another all-reduce on your ranks, step by step. Each array is cut into

@@ -1,14 +1,14 @@
 # %% [markdown] after="# 00 Warm-up: four collectives" tags=["notes"]
 # The first deadlock is on purpose: have the room predict what will happen before you run it. The grey lines are folded cells; Shift-Enter
-# runs them. There are three questions for the room along the way; one more key press shows the answer.
+# runs them. There are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="Start the ranks" tags=["notes"]
 # These are eight operating system processes, not threads. Ask where a variable lives if you set it in a cell without `%%px`: only in the
 # notebook, so no rank knows it. Forgetting `%%px` is the classic slip of the first hour.
 
 # %% [markdown] after="Print the rank" tags=["notes"]
-# Point out the grouping: eight processes have printed, but you see only two texts, each below the ranks that printed it. Students ask which
-# rank was first. The output is collected and then grouped, so its order says nothing about that.
+# Point out the grouping: eight processes have printed something, but you see only two lines, each below the ranks that printed it. Students
+# often ask which rank was first. The output is collected and then grouped, so its order says nothing about that.
 
 # %% [markdown] after="Run the all-reduce" tags=["notes"]
 # Type in the room's guess before you run it. Rank 2 starts with 2, 5, 7 and ends with 0, 0, 1. The usual wrong answer contains 2, the
@@ -51,8 +51,8 @@
 # communication in this course stays within a row or a column.
 
 # %% [markdown] after="Forget a rank" tags=["notes"]
-# Read the message aloud: who is waiting, in which call, and that rank 4 has finished the cell without it. The cause is nearly always the
-# one it names, an `if` on the rank around a collective. Then run any other cell to show that the ranks are fine.
+# Read the message aloud: it says who is waiting and in which call, and that rank 4 has finished the cell without making that call. The
+# cause is nearly always the one it names, an `if` on the rank around a collective. Then run any other cell to show that the ranks are fine.
 
 # %% [markdown] after="Forget a rank" tags=["slide"]
 # ## A question for the room
@@ -60,7 +60,7 @@
 # Seven ranks call the all-reduce, and one does not. What would happen on a cluster with a thousand ranks?
 
 # %% [markdown] tags=["fragment"]
-# The others wait silently until somebody looks or the job's time is up. Here the ranks tell each other where they are, so you know within
+# The others wait silently until somebody notices or the job's time is up. Here the ranks tell each other where they are, so you know within
 # about a second.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
@@ -68,8 +68,9 @@
 # about the group of four. Most people say half of that; the chart will show 96 kB.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# Compare the first bar with the last: with half the ranks, the factor only drops from 1.75 to 1.5. The two bars in the middle are half of
-# the first, and the ring on the next slide shows why. The calls are the ones the ranks really made; the bytes come from the ring formula.
+# Compare the first bar with the last: with half the ranks, the factor only drops from 1.75 to 1.5. The two bars in the middle are half as
+# long as the first, and the ring on the next slide shows why. The calls are the ones the ranks really made; the bytes come from the ring
+# formula.
 
 # %% [markdown] after="Draw a ring" tags=["notes"]
 # The frame marks the piece that has just arrived. Stop at step 7: every rank has one dark piece, each a different one, and that is the

@@ -14,8 +14,8 @@
 # %% [markdown] tags=["slide"]
 # ## The grid of ranks
 #
-# Eight ranks can share the work in two ways at once. The ranks of a **model parallel** group (mp) hold one model together, each of them a
-# part of it. The ranks of a **data parallel** group (dp) hold the same part of the model and train it on different data.
+# Eight ranks can share the work in two ways at once. The ranks of a **model parallel** group (mp) hold one model together: each of them
+# holds a part of it. The ranks of a **data parallel** group (dp) hold the same part of the model and train it on different data.
 #
 # We number the ranks in *model-parallel-major* order: with `mp_size=2` and `dp_size=4`, ranks 0 and 1 hold the first copy of the model,
 # ranks 2 and 3 the second, and so on.
@@ -32,8 +32,8 @@ mesh = Mesh(dp=4, mp=2)
 plots.groups(mesh, "mp_size=2, dp_size=4: each row is one copy of the model")
 
 # %% [markdown] tags=["slide"]
-# So the ranks of a row must see **the same** samples, because they compute one model together. Different rows must see **different**
-# samples, and together the rows must cover all of them.
+# So the ranks of a row must see **the same** samples, because they run one model together. Different rows must see **different** samples,
+# and together the rows must cover all of them.
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
@@ -167,7 +167,7 @@ for mesh, dtype in zip((Mesh(dp=1, mp=1), Mesh(dp=2, mp=2), Mesh(dp=3, mp=2), Me
 # ## What it costs
 #
 # Splitting moves nothing between ranks: each one takes its part of what it has already loaded. What it saves is memory and work. The chart
-# shows how much memory the images take on one rank, first if every rank keeps all the data, then if each keeps only its part, for every
+# shows how much memory the images take up on one rank, first if every rank keeps all the data, then if each keeps only its part, for every
 # grid of eight ranks.
 
 # %% Draw the memory tags=["given"]

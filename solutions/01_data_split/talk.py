@@ -1,6 +1,6 @@
 # %% [markdown] after="# 01 Splitting the data" tags=["notes"]
-# Draw the grid on the board first: each row is a copy of the model, and each column holds the same part of it. The grey lines are folded
-# cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the answer.
+# Draw the grid on the board first: each row is a copy of the model, and all ranks of a column hold the same part of it. The grey lines are
+# folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="## The grid of ranks" tags=["notes"]
 # Before you show the picture, ask where rank 5 sits: second in the third row. Neighbouring ranks are usually on the same machine, and the
@@ -18,7 +18,7 @@
 # The solid boxes are rows, the dashed ones columns. Point to the left column: ranks 0, 2, 4 and 6 hold the same part of the model and train
 # it on different data. Ask which rank must see the same samples as rank 5: only rank 4.
 
-# %% [markdown] after="So the ranks of a row must see **the same** samples, because they compute one model together. Different rows must see **different**" tags=["notes"]
+# %% [markdown] after="So the ranks of a row must see **the same** samples, because they run one model together. Different rows must see **different** samples," tags=["notes"]
 # Ask how many different blocks of samples there are: four, one for each row, and not eight. The usual false start in the exercise is to
 # give every rank its own samples.
 

@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 02 Process groups
 #
-# **You will build** `get_info`, which works out a rank's place in the grid, the two groups it communicates with, and the size of its part
-# of a layer.
+# **You will build** `get_info`, which works out a rank's place in the grid, the two groups it communicates in, and the size of its part of
+# a layer.
 #
 # *{points} points. About 40 minutes.*
 
@@ -54,10 +54,11 @@ print(f"world rank {rank} is rank {half.Get_rank()} of {half.Get_size()} in its 
 # %% [markdown] tags=["slide"]
 # ## The parts of a layer
 #
-# The model of parts 02 to 10 is a *perceptron*: fc1, then ReLU (which turns negative numbers into 0), then fc2. The arrays passed from
-# layer to layer are the *activations*. The output of fc1 is the *hidden layer*, and its columns are the *hidden units*.
+# The model of parts 02 to 10 is a *perceptron*: a fully connected layer (fc1), then ReLU (which turns negative numbers into 0), then
+# another fully connected layer (fc2). The arrays passed from layer to layer are the *activations*. The output of fc1 is the *hidden layer*,
+# and its columns are the *hidden units*.
 #
-# A fully connected layer multiplies by a weight of shape `(in_dim, out_dim)`. The ranks of an mp group split it among themselves:
+# A fully connected layer multiplies its input by a weight of shape `(in_dim, out_dim)`. The ranks of an mp group split it among themselves:
 #
 # | style | fc1 (first layer) | fc2 (second layer) |
 # |---|---|---|
@@ -257,8 +258,8 @@ plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Eight ranks run on two machines with four cores each, and the cable between the machines is slow. Which of a rank's two groups should
-#    stay within one machine?
+# 1. Eight ranks run on two machines with four cores each, and the connection between the machines is slow. Which of a rank's two groups
+#    should stay within one machine?
 # 2. All ranks have to call `Split`, even those whose group you do not need. Why is there no way around that?
 #
 # The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.

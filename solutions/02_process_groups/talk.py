@@ -1,6 +1,6 @@
 # %% [markdown] after="# 02 Process groups" tags=["notes"]
-# The slider calls your function on the ranks for every value you choose. The grey lines are folded cells; Shift-Enter runs them. There are
-# three questions for the room along the way; one more key press shows the answer.
+# Towards the end there is a slider: it calls your function on the ranks for every value you choose. The grey lines are folded cells;
+# Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations (its layers' outputs), because the ranks of" tags=["notes"]
 # Ask about rank 5: `mp_idx` 1 and `dp_idx` 1. Point out now that `dp_idx` is also the number of the row, and `mp_idx` the number of the

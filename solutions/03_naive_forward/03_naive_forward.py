@@ -37,7 +37,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, if every `size` consecutive ranks form a group."""
+    """This rank's group, when the ranks are divided into groups of `size` consecutive ranks."""
     me = comm.Get_rank()  # not `rank`, because another cell may have changed it
     return comm.Split(color=me // size, key=me)
 
@@ -88,8 +88,8 @@ print(np.concatenate([received[0], received[1]], axis=1))
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the input of fc2
 #
-# The result must be **C-contiguous**, that is, stored row after row in memory, because MPI needs it that way in the next exchange.
-# `x.copy()` always is, and `np.ascontiguousarray` copies only if it has to.
+# The result must be **C-contiguous**, that is, stored row by row in memory, because MPI needs it that way in the next exchange. `x.copy()`
+# always is, and `np.ascontiguousarray` copies only if it has to.
 
 
 # %% Exercise: naive_collect_forward_input tags=["exercise", "slide-50"]
@@ -171,7 +171,7 @@ def collect_output(x, size):
 
 
 def compare(check, function, name, whole, size):
-    """Split `whole`, (groups, batch, columns), among the ranks of each group, call, and expect all of it back."""
+    """Split `whole`, of shape (groups, batch, columns), among the ranks of each group, call the function, and expect all of it back."""
     parts = [np.ascontiguousarray(np.split(whole[r // size], size, axis=1)[r % size]) for r in range(4)]
     answers = ranks.call(function, [dict(x=part, size=size) for part in parts], show=check.show)
     for r, answer in enumerate(answers):
@@ -182,7 +182,7 @@ def compare(check, function, name, whole, size):
             "only this rank's own part": parts[r],
         }
         known["the parts stacked on top of each other"] = np.concatenate(group)
-        cause = "parts stacked on top of each other, or in another order"
+        cause = "parts stacked on top of each other, or in the wrong order"
         check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
         check.array(got, whole[r // size], name=name, rank=r, cause=cause, contiguous=True, instead=known)
         needed = wire_bytes("Allgather", size, whole[0].nbytes)
@@ -282,7 +282,7 @@ plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden uni
 # ## Questions worth arguing about
 #
 # 1. The traffic grows with the batch, not with the weight. For which layers is this cheaper than sending the weights?
-# 2. Every rank computes with all hidden units. What would have to be different about fc2 so that a rank needs only its own?
+# 2. Every rank computes with all hidden units. What would have to be different about fc2 for a rank to need only its own?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 

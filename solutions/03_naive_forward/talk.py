@@ -1,10 +1,10 @@
 # %% [markdown] after="# 03 Naive model parallelism, forward" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="With `mp_size=4`, part 02 gives each rank a quarter of the columns of fc1's weight. So each rank computes a quarter of the columns of the" tags=["notes"]
-# Say what is split and what is not: every rank has all samples, but only three of the twelve hidden units. Ask what rank 2 is missing to
-# compute even one number of the output: the other nine hidden units of that sample.
+# Say what is split and what is not: every rank has all samples, but only three of the twelve hidden units. Ask what rank 2 would still need
+# to compute even one number of the output: the other nine hidden units of that sample.
 
 # %% [markdown] after="Draw the hidden activations" tags=["slide"]
 # ## A question for the room
@@ -15,8 +15,8 @@
 # Rank by rank: the whole block of the first rank, then that of the second, and so on. Not row by row.
 
 # %% [markdown] after="Gather the parts" tags=["notes"]
-# Have the room write down how the memory begins: 1, 2, 11, 12, 3, 4, 13, 14. The second sample is scattered in pieces of two numbers, one
-# piece in each rank's block. MPI has done what it promises; putting the numbers in order is up to us.
+# Have the room write down the first eight numbers in memory: 1, 2, 11, 12, 3, 4, 13, 14. The second sample is scattered in pieces of two
+# numbers, one piece in each rank's block. MPI has done what it promises; putting the numbers in order is up to us.
 
 # %% [markdown] after="Draw what MPI delivers" tags=["notes"]
 # The tempting shortcut is a receive buffer of shape (2, 8). The shape is right and nothing complains, but its row 0 reads 1, 2, 11, 12, 3,
@@ -47,8 +47,8 @@
 # different outputs. In part 04 it will be a sum, so make the difference clear here.
 
 # %% [markdown] after="Exercise: naive_collect_forward_output" tags=["notes"]
-# The same exchange, but reordered in another way: (ranks, samples, columns) becomes (samples, ranks, columns), and the last two axes are
-# merged. With `transpose(1, 2, 0)` the shape is right too, but the columns of different ranks are mixed up.
+# The exchange is the same, but the parts are reordered in another way: (ranks, samples, columns) becomes (samples, ranks, columns), and the
+# last two axes are merged. With `transpose(1, 2, 0)` the shape is right too, but the columns of different ranks are mixed up.
 
 # %% [markdown] after="Check" tags=["notes"]
 # The check counts bytes: an all-reduce of arrays padded with zeros gives the right values but still fails. And it runs with mp_size 4 and

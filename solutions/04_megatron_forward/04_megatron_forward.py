@@ -37,7 +37,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, if every `size` consecutive ranks form a group."""
+    """This rank's group, when the ranks are divided into groups of `size` consecutive ranks."""
     me = comm.Get_rank()  # not `rank`, because another cell may have changed it
     return comm.Split(color=me // size, key=me)
 
@@ -157,7 +157,7 @@ def collect_output(x, size):
 
 
 def compare_input(check, parts, size):
-    """Call with each rank's part, and expect that part back and no traffic."""
+    """Call the function with each rank's part, and expect that part back and no traffic."""
     answers = ranks.call(collect_input, [dict(x=part, size=size) for part in parts], show=check.show)
     for r, (got, given) in enumerate(answers):
         check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
@@ -166,7 +166,7 @@ def compare_input(check, parts, size):
 
 
 def compare_output(check, summands, size):
-    """Call with each rank's partial output, and expect the sum over its group."""
+    """Call the function with each rank's partial output, and expect the sum over its group."""
     answers = ranks.call(collect_output, [dict(x=summand, size=size) for summand in summands], show=check.show)
     rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
     for r, (got, given) in enumerate(answers):

@@ -1,10 +1,10 @@
 # %% [markdown] after="# 04 Megatron model parallelism, forward" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="Draw the weight of fc2" tags=["notes"]
 # Compare it with the picture on the first slide: the three columns of rank 1 there and its three rows here are the same hidden units.
-# Everybody knows this sum as block matrix multiplication; what is new is to read it as a plan for who computes what.
+# Everybody knows this sum as block matrix multiplication; what is new is reading it as a plan for who computes what.
 
 # %% [markdown] after="Draw the weight of fc2" tags=["slide"]
 # ## A question for the room

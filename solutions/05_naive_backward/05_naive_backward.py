@@ -36,7 +36,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, if every `size` consecutive ranks form a group."""
+    """This rank's group, when the ranks are divided into groups of `size` consecutive ranks."""
     me = comm.Get_rank()  # not `rank`, because another cell may have changed it
     return comm.Split(color=me // size, key=me)
 
@@ -57,14 +57,14 @@ plots.holdings(whole, held, "Each rank needs its own columns of the gradient of 
 #
 # $$ G \, W^T = \sum_r G_{\text{columns of rank } r} \, (W_{\text{columns of rank } r})^T $$
 #
-# The sum has one column for each hidden unit, and on each rank fc1 needs only the columns of that rank's own hidden units. Adding up and
-# leaving each rank with its part of the sum: that is a reduce-scatter.
+# The sum has one column for each hidden unit, and on each rank fc1 needs only the columns of that rank's own hidden units. Adding up the
+# terms and leaving each rank with its part of the sum is what a reduce-scatter does.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# `Reduce_scatter` cuts the *memory* of the send buffer into one block per rank, adds up the blocks, and leaves rank r with block r. Here,
-# each rank has two samples with four columns. Before you run the next cell: which numbers of the 2 by 4 arrays does rank 1 get?
+# `Reduce_scatter` cuts the *memory* of each send buffer into one block per rank, adds up block r of all buffers, and leaves the sum on rank
+# r. Here, each rank has two samples of four numbers. Before you run the next cell: which numbers of the 2 by 4 arrays does rank 1 get?
 
 # %% Reduce and scatter
 # %%px
@@ -166,7 +166,7 @@ def collect_x(grad_x, size):
 
 
 def compare_output(check, whole, size):
-    """Call with the whole gradient, and expect the columns that belong to the index."""
+    """Call the function with the whole gradient, and expect the columns that belong to the index."""
     indices = [(r + 1) % size for r in range(4)]
     answers = ranks.call(collect_output, [dict(output_grad=whole, index=i, size=size) for i in indices], show=check.show)
     for r, (got, given) in enumerate(answers):
@@ -180,7 +180,7 @@ def compare_output(check, whole, size):
 
 
 def compare_x(check, summands, size):
-    """Call with each rank's partial sum, and expect its columns of the sum over its group."""
+    """Call the function with each rank's partial sum, and expect its columns of the sum over its group."""
     answers = ranks.call(collect_x, [dict(grad_x=summand, size=size) for summand in summands], show=check.show)
     rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
     for r, (got, given) in enumerate(answers):
@@ -277,7 +277,7 @@ for function in (collect_x, all_reduce_and_slice):
 plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", ["your function", "all-reduce, slice"])
 
 # %% [markdown] tags=["slide-50"]
-# And memory? The partial sum is as large as it would be without model parallelism. Only a quarter of that stays.
+# And memory? The partial sum is as large as the gradient would be without model parallelism. Only a quarter of that stays.
 
 # %% Draw the memory tags=["given"]
 held = {"partial sum": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 05 Naive model parallelism, backward" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="Draw the gradient of the output" tags=["slide"]
@@ -64,8 +64,8 @@
 # Every rank already has all of it and just takes its columns.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# 46 kB versus 92 kB. The all-reduce computes the same sums, and then sends every rank three quarters that it throws away. Part 03 had the
-# same factor, with an all-gather instead of the reduce-scatter.
+# 46 kB versus 92 kB. The all-reduce computes the same sums, but then also sends every rank the other three quarters, which the rank throws
+# away. Part 03 had the same factor, with an all-gather instead of the reduce-scatter.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # Memory is tightest just before the exchange: it holds the partial sum of 61 kB, plus its copy in blocks. Ask whether a partial sum over

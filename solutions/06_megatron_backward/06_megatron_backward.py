@@ -37,7 +37,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, if every `size` consecutive ranks form a group."""
+    """This rank's group, when the ranks are divided into groups of `size` consecutive ranks."""
     return comm.Split(color=comm.Get_rank() // size, key=comm.Get_rank())
 
 
@@ -58,8 +58,8 @@ plots.holdings(grad @ weight.T, parts, "G times the transposed rows of W, as eac
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# Is the gradient of a partial output really $G$? We slightly change one number in one rank's partial output and watch a loss that is
-# computed from the sum. Try other ranks and other places.
+# Is the gradient of a partial output really $G$? We slightly change one number in one rank's partial output and see how this changes a loss
+# that is computed from the sum. Try other ranks and other places.
 
 # %% Move one number tags=["slide"]
 # %%px
@@ -162,7 +162,7 @@ def layer(grad, rows, size):
 
 
 def compare(check, function, arrays, size, name, cause):
-    """Call with an array on each rank, and expect what the layer needs and no traffic."""
+    """Call the function with an array on each rank, and expect what the layer needs and no traffic."""
     answers = ranks.call(function, [dict(array=a, index=r % size, size=size) for r, a in enumerate(arrays)], show=check.show)
     for r, (got, given) in enumerate(answers):
         check.array(given, arrays[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
@@ -242,7 +242,7 @@ for size in (1, 2, 4):
 # ## What it costs
 #
 # Here is everything that a model parallel step exchanges in fc2, forward and backward, for a batch of 60, 256 hidden units and 12 outputs.
-# The naive way makes the exchanges of parts 03 and 05; Megatron's way makes the one of part 04, and whatever your two functions send.
+# The naive way makes the exchanges of parts 03 and 05; Megatron's way makes the one of part 04, plus any that your two functions make.
 
 
 # %% Count the bytes tags=["given"]
@@ -280,7 +280,7 @@ one = np.ones((256, 12), np.float32)
 held = {"Megatron": ranks.call(layer, dict(grad=one[:60], rows=one[:64], size=4))[0]}
 held["naive"] = ranks.call(naive_gradient, dict(grad=one[:60, :3], columns=one[:, :3]))[0]
 sizes = {style: grad.nbytes for style, grad in held.items()}
-plots.bars(sizes, "Largest gradient of the hidden layer on a rank, batch of 60, float32", "bytes")
+plots.bars(sizes, "Hidden layer's gradient on a rank, at its largest, batch of 60, float32", "bytes")
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

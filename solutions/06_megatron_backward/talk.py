@@ -1,10 +1,10 @@
 # %% [markdown] after="# 06 Megatron model parallelism, backward" tags=["notes"]
 # The point of this part is what is *not* sent. The grey lines are folded cells; Shift-Enter runs them. There are three questions for the
-# room along the way; one more key press shows the answer.
+# room along the way; the next key press shows the answer.
 
 # %% [markdown] after="In part 04, each rank had some *rows* of fc2's weight, and an all-reduce computed the output $Y = \sum_r X_r W_r$. Its gradient $G$ is" tags=["notes"]
-# Go back to the picture on the first slide: 8 by 3 on each rank, complete, and for exactly the hidden units that the rank has from fc1.
-# What students get wrong is the factor: they divide *G* by the number of ranks, as if it had to be shared out.
+# Go back to the picture on the first slide: each rank has 8 by 3 numbers, they are complete, and they belong to exactly the hidden units
+# that fc1 left on this rank. What students get wrong is the factor: they divide *G* by the number of ranks, as if it had to be shared out.
 
 # %% [markdown] after="Draw what a rank computes" tags=["slide"]
 # ## A question for the room
@@ -40,7 +40,7 @@
 
 # %% [markdown] after="Check" tags=["notes"]
 # The first two checks only want the argument back and no traffic, so you could pass them without understanding why. The third shows why
-# that is right: around a real product, the functions give the columns of the unsharded gradient.
+# that is right: with a real product between them, the functions give the columns of the unsharded gradient.
 
 # %% [markdown] after="Draw the gradient of the input" tags=["notes"]
 # This is the picture from the first slide, now with both functions applied. Recall the picture of this gradient in part 05: the same

@@ -109,7 +109,7 @@ def collect(grad_w, grad_b, mp_size):
 
 
 def compare(check, grads, mesh):
-    """Call with each rank's (grad_w, grad_b), and expect the means over the columns of the grid."""
+    """Call the function with each rank's (grad_w, grad_b), and expect the means over the columns of the grid."""
     answers = ranks.call(collect, [dict(grad_w=w, grad_b=b, mp_size=mesh.mp) for w, b in grads], show=check.show)
     for r, (answer, *given) in enumerate(answers):
         means = check.tuple(answer, 2, name="collect_weight_grad", rank=r)

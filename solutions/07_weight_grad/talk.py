@@ -1,5 +1,5 @@
 # %% [markdown] after="# 07 The gradient of the weights" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="The ranks of a **dp group** (a column of the grid) hold the same part of the model, and each works on its own samples. Each rank computes" tags=["notes"]
@@ -17,14 +17,14 @@
 # %% [markdown] after="Draw the gradients" tags=["slide"]
 # ## A question for the room
 #
-# Sum or mean: what makes four ranks with 16 samples each the same as one rank with 64?
+# Sum or mean: which of them makes four ranks with 16 samples each give the same result as one rank with 64?
 
 # %% [markdown] tags=["fragment"]
 # The mean, if the loss is the mean over a rank's samples, and all ranks have the same number of samples.
 
 # %% [markdown] after="## Your turn" tags=["notes"]
-# float64 sneaks in through `np.empty` or `np.zeros` without a dtype. Dividing a float32 array by a Python integer keeps float32, so that
-# line is harmless. The divisor is the size of the group, not the total number of ranks.
+# float64 sneaks in through `np.empty` or `np.zeros` without a dtype. Dividing a float32 array by a Python integer keeps float32, so the
+# division is harmless. The divisor is the size of the group, not the total number of ranks.
 
 # %% [markdown] after="Exercise: collect_weight_grad" tags=["notes"]
 # The bias is what people forget. Ask whether both could go into one exchange: yes, if they have the same dtype, and that is the idea behind
