@@ -49,13 +49,12 @@ plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data p
 # | | reduce-scatter the gradients: sum over the ranks | this rank's shard of the sum |
 #
 # A shard is a slice of the *flat* array (all rows end to end), so this works for every shape. If the size is not a multiple of the number
-# of ranks, zeros are added at the end. Why a sum, when part 07 took the mean? In part 09, `backward` gets a gradient that has already been
-# divided by `dp_size`. `comm.Reduce_scatter` gives each rank an equal part of the sum; its third argument, a list of counts, is for parts
-# of different sizes.
+# of ranks, zeros are added at the end. Why a sum, when part 07 took the mean? Because in part 09, the gradient that `backward` gets has
+# already been divided by `dp_size`. `comm.Reduce_scatter` gives each rank an equal part of the sum; its third argument, a list of counts,
+# is for parts of different sizes.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
-#
 # A view keeps the whole array alive. Here a rank takes its eighth of an 8 MB array, once as a view and once as a copy, and drops the rest.
 # `live_array_bytes` counts the bytes of all arrays that the process can still reach. What do you expect for each?
 
@@ -74,7 +73,6 @@ del part
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn
-#
 # The class has three gaps. Fill them one after the other; there is a check for each of them below. You may add methods of your own.
 #
 # - `_partition_flat_tensor`: flatten, pad with zeros at the end to a multiple of the number of ranks, and return one shard, as a copy.
@@ -100,7 +98,8 @@ class ZeroDPStage3FCLayer:
     Attributes
     ----------
     w_shard, b_shard, grad_w_shard, grad_b_shard : numpy.ndarray
-        This rank's shards and gradients: ``(w_shard_size,)`` and ``(b_shard_size,)``.
+        This rank's shards, ``(w_shard_size,)`` and ``(b_shard_size,)``, and its shards
+        of the gradients, with the same shapes.
     x : numpy.ndarray
         The input of the last `forward`, ``(batch_size, in_dim)``, for `backward`.
     """
@@ -147,7 +146,7 @@ class ZeroDPStage3FCLayer:
         ### END SOLUTION
 
     def forward(self, x):
-        """The output for this rank's samples x, ``(batch_size, out_dim)``; keeps x."""
+        """The output, ``(batch_size, out_dim)``, for this rank's samples x; keeps x."""
         ### BEGIN SOLUTION
         self.x = x
         out = x @ self._gather(self.w_shard, (self.in_dim, self.out_dim))
@@ -170,7 +169,7 @@ class ZeroDPStage3FCLayer:
         ### END SOLUTION
 
     def backward(self, output_grad):
-        """Turn the output's gradient, ``(batch_size, out_dim)``, into ``[grad_x]``.
+        """Compute ``[grad_x]`` from the output's gradient, ``(batch_size, out_dim)``.
 
         grad_x has shape ``(batch_size, in_dim)``. `grad_w_shard` and `grad_b_shard`
         become this rank's shards of the sum of all ranks' gradients.
@@ -188,7 +187,7 @@ class ZeroDPStage3FCLayer:
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 # Fill a gap, rerun the cell with the class, then run the check for that gap. The checks create a layer on each rank, take a few steps, and
-# compare with the same steps on the whole layer. They also look at memory: how many bytes does the layer keep alive between calls?
+# compare the results with the same steps on the whole layer. They also look at memory: how many bytes does the layer keep between calls?
 
 
 # %% Check the partition tags=["given"]
@@ -197,7 +196,7 @@ for count in (10, 12):
     whole = np.append(np.arange(1, count + 1), np.zeros(12 - count)).astype(np.float32)
     for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4))[0]):
         got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
-        check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padding in front, or wrong shard")
+        check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} for {count} numbers", rank=0, cause="padding in front, or wrong shard")
         check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="rounding down, or len() instead of .size")
 check.passed()
 
@@ -256,8 +255,9 @@ for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
-# One step through a layer of 784 inputs and 256 outputs on 8 ranks: plain data parallelism all-reduces the gradients. Your layer gathers
-# the weight twice and reduce-scatters the gradients; each exchange is half an all-reduce. For 50% more traffic, each rank holds an eighth.
+# Take one step through a layer with 784 inputs and 256 outputs on 8 ranks. Plain data parallelism all-reduces the gradients. Your layer
+# gathers the weight twice and reduce-scatters the gradients; each of these exchanges sends half as much as an all-reduce. So each rank
+# holds only an eighth of the layer, in return for 50% more traffic.
 
 
 # %% Count the bytes tags=["given"]
@@ -285,8 +285,8 @@ plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
-#
-# 1. Why gather the weight again in the backward pass instead of keeping it? Either way, what would a rank hold at most for 12 such layers?
+# 1. Why gather the weight again in the backward pass instead of keeping it? In each case, how much would a rank hold at most for 12 such
+#    layers?
 # 2. While a layer computes, the next one's weight could already be on its way. What would that cost in memory?
 #
 # The last cells save your class to `zero_dp_stage3.py` and stop the ranks.

@@ -1,10 +1,11 @@
 # %% [markdown] after="# 08 A fully sharded layer" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**" tags=["notes"]
-# Count in the picture on the first slide: 192 numbers, 24 on each rank, so a shard is a row and a half. No rank can compute anything with
-# that alone. Stress the sum in the backward pass: if the layer divided as in part 07, the gradient would be divided twice in part 09.
+# Count the numbers in the picture on the first slide: 192 in all and 24 on each rank, so a shard is a row and a half. No rank can compute
+# anything with that alone. Stress the sum in the backward pass: if the layer divided as in part 07, the gradient would be divided twice in
+# part 09.
 
 # %% [markdown] after="In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**" tags=["slide"]
 # ## A question for the room
@@ -15,8 +16,8 @@
 # 16 bytes per parameter: 16 GB without, 2 GB with.
 
 # %% [markdown] after="A view and a copy" tags=["notes"]
-# Ask for both numbers: 8.0 MB for the view, 1.0 MB for the copy. `part.base` is the whole array and keeps it alive. In the exercise, a view
-# passes every comparison of values; only the memory check catches it.
+# Ask for both numbers: 8.0 MB for the view, 1.0 MB for the copy. `part.base` refers to the whole array and keeps it alive. In the exercise,
+# a view passes every comparison of values; only the memory check catches it.
 
 # %% [markdown] after="A view and a copy" tags=["slide"]
 # ## A question for the room
@@ -45,7 +46,7 @@
 # %% [markdown] after="Count the bytes" tags=["slide-50"]
 # ## A question for the room
 #
-# How much more traffic is this than plain data parallelism?
+# How much more does this send than plain data parallelism?
 
 # %% [markdown] tags=["fragment"]
 # Half as much again: two all-gathers and a reduce-scatter are three halves of an all-reduce.
@@ -55,5 +56,5 @@
 # unsharded, it is as large as the parameters and gradients together. Part 09 shards it.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: if you keep the weights, all 12 are whole when the forward pass ends; if not, a rank holds one whole weight and 12 shards, on 8 ranks
-# 2.5 weights in total. 2: a second whole weight at the same time; in return, the exchange can hide behind the computation.
+# 1: if you keep the weights, all 12 are whole when the forward pass ends; if not, a rank holds one whole weight and 12 shards; on 8 ranks,
+# that is 2.5 weights in total. 2: a second whole weight at the same time; in return, the exchange can hide behind the computation.

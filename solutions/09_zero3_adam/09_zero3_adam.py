@@ -37,7 +37,7 @@ rank = comm.Get_rank()
 
 
 class Shards:
-    """Stands in for a sharded layer: everything an optimizer sees of one."""
+    """Stands in for a sharded layer: it has everything that an optimizer uses."""
 
     def __init__(self, w_shard, b_shard):
         self.w_shard, self.b_shard = w_shard, b_shard
@@ -61,7 +61,8 @@ class Shards:
 #
 # ## A worked example
 #
-# One parameter and three gradients of very different sizes. How far does Adam move the parameter in the first step? Try other gradients.
+# Take one parameter and three gradients of very different sizes. How far does Adam move the parameter in the first step? Try other
+# gradients.
 
 # %% The first step tags=["slide"]
 # %%px --targets 0
@@ -86,7 +87,8 @@ class ZeroDPAdam:
     ----------
     layers : list
         Objects with flat arrays ``w_shard``, ``b_shard``, ``grad_w_shard`` and
-        ``grad_b_shard``, such as the layers of part 08. A step keeps their dtypes.
+        ``grad_b_shard``, such as the layers of part 08. A step does not change their
+        dtypes.
 
     Attributes
     ----------
@@ -230,9 +232,10 @@ for r, ((w1, b1), (w2, b2)) in enumerate(answers):
 # %% [markdown] tags=["slide-50"]
 # ## What it costs, stage by stage
 #
-# The same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes, 40 steps on the digits. The layers for stages 0
-# to 2 come with the course (`course_lib/zero.py`, short enough to read in one sitting). The layer for stage 3 is yours from part 08, loaded
-# from `zero_dp_stage3.py`. The optimizer is yours at every stage: it updates the shards that the layers give it.
+# The next cells train the same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes. Each run takes 40 steps on
+# the digits. The layers for stages 0 to 2 come with the course (`course_lib/zero.py`, short enough to read in one sitting). The layer for
+# stage 3 is yours from part 08, loaded from `zero_dp_stage3.py`. The optimizer is yours at every stage: it updates the shards that the
+# layers give it.
 
 
 # %% A run at one stage tags=["given", "skip"]
@@ -255,7 +258,10 @@ for stage in range(4):
         results[f"stage {stage}"] = answers[0]
 for name, r in results.items():
     apart = np.max(np.abs(r["losses"] - results["stage 0"]["losses"]))
-    print(f"{name}: loss {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, {apart:.0e} from stage 0; {1000 * r['seconds']:.1f} ms per step")
+    print(
+        f"{name}: loss from {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, at most {apart:.0e} away from stage 0; "
+        f"{1000 * r['seconds']:.1f} ms per step"
+    )
 
 # %% Draw the memory tags=["given", "slide-50"]
 plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")

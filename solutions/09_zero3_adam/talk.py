@@ -1,5 +1,5 @@
 # %% [markdown] after="# 09 Adam on shards" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="The picture shows the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its" tags=["notes"]
@@ -25,7 +25,7 @@
 # %% [markdown] after="## Your turn" tags=["slide"]
 # ## A question for the room
 #
-# What does `step` exchange?
+# What do the ranks exchange in `step`?
 
 # %% [markdown] tags=["fragment"]
 # Nothing. Every number is updated independently, and a rank has everything its numbers need.
@@ -53,14 +53,14 @@
 # %% [markdown] after="Compare with the formula" tags=["slide-50"]
 # ## A question for the room
 #
-# 64 ranks, a billion parameters, stage 2: how much does a rank hold?
+# At stage 2, with 64 ranks and a billion parameters, how much does a rank hold?
 
 # %% [markdown] tags=["fragment"]
-# 4 GB of parameters, and 12 GB / 64 = 0.19 GB of everything else. The parameters are all that is left to shard: stage 3.
+# 4 GB of parameters, and 12 GB / 64 = 0.19 GB of everything else. The parameters are all that is left to shard, and stage 3 does that.
 
 # %% [markdown] after="Draw the traffic" tags=["notes"]
-# Ask which stage sends the most before you draw the chart. Stages 0 to 2 are equal, about 5 MB, because a reduce-scatter and an all-gather
-# make an all-reduce. Stage 3 gathers twice and sends 7.4 MB.
+# Ask which stage sends the most before you draw the chart. Stages 0 to 2 send the same amount, about 5 MB, because a reduce-scatter and an
+# all-gather make an all-reduce. Stage 3 gathers twice and sends 7.4 MB.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # 1: it is the simplest, and everything it sends can overlap with the backward pass, while in stages 1 and 2 the all-gather has to wait for

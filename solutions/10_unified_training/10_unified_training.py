@@ -55,8 +55,8 @@ def finish():
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
-# Notebooks 01 to 07 saved your functions next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell lists the ones
-# that are still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
+# Notebooks 01 to 07 saved your functions next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. The next cell lists the
+# ones that are still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
 functions = students.load(".")
@@ -72,15 +72,15 @@ if not todo:
 # ## A run
 #
 # This is the grid for the run below. Each row holds one copy of the model, split among its ranks. The ranks in a column hold the same part
-# of each copy and average its gradients.
+# of the model and average its gradients.
 
 # %% Draw the grid tags=["given"]
 mesh = Mesh(dp=4, mp=2)
 plots.groups(mesh, "mp_size=2, dp_size=4")
 
 # %% [markdown]
-# The model is a perceptron: 64 pixels, 256 hidden units with ReLU, 10 classes. One epoch on the handwritten digits takes 60 steps of 24
-# images, counted over all ranks. With `fashion-mnist` or `mnist` instead of `digits`, an image has 784 pixels and an epoch takes 2,500
+# The model is a perceptron: 64 pixels, 256 hidden units with ReLU, 10 classes. One epoch on the handwritten digits takes 60 steps, each
+# with 24 images across all ranks. With `fashion-mnist` or `mnist` instead of `digits`, an image has 784 pixels and an epoch takes 2,500
 # steps.
 
 # %% How a run goes tags=["given"]
@@ -111,14 +111,14 @@ last = results[list(results)[-1]]
 plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accuracy {last['accuracy']:.3f}")
 
 # %% [markdown]
-# Try other sizes in the cell above: `mp_size` 1, 2, 4 or 8 in Megatron style, 1 or 2 in naive style; `dp_size` 1, 2, 4 or 8; at most 8
-# ranks in total. You can also try `lr=0.05`, `epochs=3` or `batch_size=96`. What do you expect the loss to do when you change only the
-# grid?
+# Try other sizes in the cell above that calls `train`: `mp_size` 1, 2, 4 or 8 in Megatron style, 1 or 2 in naive style; `dp_size` 1, 2, 4
+# or 8; at most 8 ranks in total. You can also try `lr=0.05`, `epochs=3` or `batch_size=96`. What do you expect the loss to do when you
+# change only the grid?
 
 # %% [markdown] tags=["slide-50"]
 # ## Every configuration
 #
-# The same training run on one, two, four and eight ranks, in both styles.
+# Now do the same training run on one, two, four and eight ranks, in both styles.
 
 # %% Train on every grid tags=["given"]
 results.clear()

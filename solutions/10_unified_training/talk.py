@@ -1,6 +1,6 @@
 # %% [markdown] after="# 10 Unified training" tags=["notes"]
 # Train on one grid live; the others take about a minute. The grey lines are folded cells; Shift-Enter runs them. There are three questions
-# for the room along the way; one more key press shows the answer.
+# for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="Look for the functions" tags=["notes"]
 # Ask which of the eleven functions send anything in a training step. Five do: the two from part 03, one each from parts 04 and 05, and
@@ -24,7 +24,7 @@
 # All the grids train the same model. Are their losses identical, down to the last bit?
 
 # %% [markdown] tags=["fragment"]
-# No: sums in a different order round differently. They agree to about six digits in float32.
+# No: if you add numbers in a different order, the sum is rounded differently. The losses agree to about six digits in float32.
 
 # %% [markdown] after="Train on every grid" tags=["notes"]
 # This takes about a minute. Meanwhile, ask why the naive style stops at mp 2: it splits the output as well, and ten classes cannot be
@@ -32,7 +32,7 @@
 
 # %% [markdown] after="Draw the losses" tags=["notes"]
 # If one grid were wrong, you would see it at once. Ask what the curve would do if `collect_weight_grad` returned the sum instead of the
-# mean: with dp 2, it would be training with twice the learning rate.
+# mean: with dp 2, that would be like training with twice the learning rate.
 
 # %% [markdown] after="Draw the losses" tags=["slide"]
 # ## A question for the room
@@ -56,8 +56,8 @@
 # it needs the fast links.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# Compare dp 2 with one rank: the parameters and gradients are the same, plus a hatched part as large as the gradients. With mp 2, both are
-# halved. The small mark comes from tracemalloc, which also sees temporary arrays that nobody registered.
+# Compare dp 2 with one rank: the parameters and gradients take the same space, but there is also a hatched part as large as the
+# gradients. With mp 2, both are halved. The small mark comes from tracemalloc, which also sees temporary arrays that nobody registered.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
 # Question 1: keep each mp group inside one machine, because its ranks communicate in every layer; only gradients cross the cable. Question

@@ -41,7 +41,8 @@ def sizes(A, B):
 #
 # $$ C = \begin{pmatrix} A_0 \\ A_1 \\ A_2 \\ A_3 \end{pmatrix} B = \begin{pmatrix} A_0 B \\ A_1 B \\ A_2 B \\ A_3 B \end{pmatrix} $$
 #
-# Or split the other way. A rank that has some *columns* of A and the matching *rows* of B can compute one of the summands that make up C:
+# Or split the work the other way. A rank that has some *columns* of A and the matching *rows* of B can compute one of the summands that
+# make up C:
 #
 # $$ C = \begin{pmatrix} A_0 & A_1 & A_2 & A_3 \end{pmatrix} \begin{pmatrix} B_0 \\ B_1 \\ B_2 \\ B_3 \end{pmatrix}
 # = A_0 B_0 + A_1 B_1 + A_2 B_2 + A_3 B_3 $$
@@ -210,7 +211,7 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 30, 40, 50))
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, including 1024³, and check what is sent.
+# Hidden tests run when your notebook is graded. They use other sizes, including 1024³, and check what is sent.
 
 # %% Test: par_matmul_by_row tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -251,7 +252,7 @@ plots.traffic([entries for each in moved.values() for entries in each], "Bytes e
 
 # %% Time both tags=["given", "slide-50"]
 def seconds(function, A, B):
-    """Return how long the call takes on each rank, the best of three."""
+    """Return how long the call takes on this rank, as the best of three runs."""
     import time
 
     taken = []
@@ -273,7 +274,7 @@ plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1
 # ## Questions worth arguing about
 #
 # 1. On a machine with four cores, how large must the matrices be for the four ranks to win? Which grows faster, the work or the traffic?
-# 2. If you did parts 03 to 06: there, a layer was split by the columns or by the rows of its weight. Which of these splits does each of the
+# 2. If you did parts 03 to 06, you saw a layer split by the columns or by the rows of its weight. Which of these splits does each of the
 #    two products here correspond to?
 #
 # The last cell stops the ranks.

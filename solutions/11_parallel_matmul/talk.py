@@ -1,5 +1,5 @@
 # %% [markdown] after="# 11 A matrix product on four ranks" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="The pieces" tags=["notes"]
@@ -16,7 +16,7 @@
 # A is split by rows, and B is whole on each rank. Which collective produces the product?
 
 # %% [markdown] tags=["fragment"]
-# Only a gather: each rank has some rows of the product, and they are complete.
+# A gather is enough: each rank has some rows of the product, and they are complete.
 
 # %% [markdown] after="Draw the pieces by reduction" tags=["notes"]
 # Rank 1 multiplies 8 x 2 by 2 x 8. The picture shows a quarter of A on each rank, and many conclude that the result is also a quarter of C;
@@ -28,7 +28,7 @@
 # A is split by columns, and B by rows. What does a rank end up with?
 
 # %% [markdown] tags=["fragment"]
-# A summand that is as large as the whole product. So the summands have to be added: a reduce.
+# A summand that is as large as the whole product. So the summands have to be added up, and that is a reduce.
 
 # %% [markdown] after="Deal out and collect" tags=["notes"]
 # Have someone write down rank 2's hand before you run it: 4 and 5, times 3, so 12 and 15. Point out that every rank makes each call,
@@ -68,8 +68,8 @@
 # With which of the two methods does rank 0 hold more than the others?
 
 # %% [markdown] tags=["fragment"]
-# In both: it starts with the whole matrices. By row, it alone has the product, too. A root is a bottleneck, and that is why the later parts
-# have none.
+# With both: it starts with the whole matrices. By row, it is also the only one that has the product. A root is a bottleneck, and that is
+# why the later parts have none.
 
 # %% [markdown] after="Time both" tags=["notes"]
 # This is one core against four: each rank may use one thread, including rank 0 when it works alone. Ask for bets. On a machine with two

@@ -7,7 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 12 A perceptron with a framework
 #
-# **You will build** `MLP`, `evaluate` and `train`: a multi-layer perceptron and its training loop, on a framework small enough to read.
+# **You will build** `MLP`, `evaluate` and `train`: a multi-layer perceptron and its training loop, written with a framework small enough to
+# read.
 #
 # *{points} points. About 40 minutes.*
 
@@ -179,7 +180,7 @@ for epochs in (3, 1):
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other numbers of layers, samples and epochs.
+# Hidden tests run when your notebook is graded. They use other numbers of layers, samples and epochs.
 
 # %% Test: MLP tags=["test"] points=4
 ### BEGIN HIDDEN TESTS

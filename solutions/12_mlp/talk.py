@@ -1,5 +1,5 @@
 # %% [markdown] after="# 12 A perceptron with a framework" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="A gradient" tags=["notes"]
@@ -23,7 +23,7 @@
 # and if you compute with `t.data` along the way, the gradient cannot get back past that point.
 
 # %% [markdown] after="## Your turn: the network" tags=["notes"]
-# Ask how many tanh there are with n weights: n - 1. With one after the last weight as well, all logits would be between -1 and 1, and no
+# Ask how often tanh is applied with n weights: n - 1. With one after the last weight as well, all logits would be between -1 and 1, and no
 # class could get a probability close to one.
 
 # %% [markdown] after="Exercise: MLP" tags=["notes"]
@@ -35,8 +35,8 @@
 # twice as much as the others. Without `no_grad`, the forward pass keeps everything for a backward pass that never comes.
 
 # %% [markdown] after="## Your turn: training" tags=["notes"]
-# Ask how many steps there are: epochs times `len(loader)`. The numbers start at 0, so the last step's number is one less than that, and
-# this is what to divide by. The usual slips are a rate that changes only once per epoch, and a last step that does not quite reach 0.3.
+# Ask how many steps there are: epochs times `len(loader)`. The steps are numbered from 0, so the last step's number is one less than that,
+# and this is what to divide by. The usual slips are a rate that changes only once per epoch, and a last step that does not quite reach 0.3.
 
 # %% [markdown] after="Exercise: train" tags=["notes"]
 # The order is what matters: clear, forward, backward, step. `len(losses)` doubles as the step number. The loss is the batch's loss before

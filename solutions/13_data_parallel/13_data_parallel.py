@@ -5,7 +5,7 @@
 # ---
 
 # %% [markdown] tags=["slide"]
-# # 13 Data parallel in three lines
+# # 13 Data parallelism in three lines
 #
 # **You will build** `rank_batches` and `check_parameter_closeness`, and train with the ready-made `DistributedDataParallel`.
 #
@@ -42,10 +42,9 @@ def network(seed):
 
 # %% [markdown] tags=["slide"]
 # In data parallel training, each rank has the whole model and its own samples. Two things keep the models equal: they start equal, and in
-# each step all ranks use the *mean* of their gradients. `DistributedDataParallel` takes care of both.
+# each step all ranks use the *mean* of their gradients. `DistributedDataParallel`, a wrapper around the model, takes care of both.
 #
 # ## A worked example
-#
 # Each rank has one sample and a model with four inputs and two classes. The picture shows the gradients of the four weights of the second
 # class, first without the wrapper and then with it. What do you expect?
 
@@ -87,8 +86,8 @@ def rank_batches(loader, rank, size):
     Returns
     -------
     iterable of (numpy.ndarray, numpy.ndarray)
-        Batches number rank, rank + size, rank + 2 size, ...: ``len(loader) // size`` in
-        all. Nobody takes the batches left over at the end.
+        The batches numbered rank, rank + size, rank + 2 size, ...:
+        ``len(loader) // size`` in all. Nobody takes the batches left over at the end.
     """
     ### BEGIN SOLUTION
     last = len(loader) // size * size
@@ -110,7 +109,8 @@ def check_parameter_closeness(model):
     Parameters
     ----------
     model : Module
-        ``parameters()`` has the same order on all ranks; the values are in ``p.data``.
+        ``parameters()`` lists them in the same order on all ranks; ``p.data`` has the
+        values of a parameter p.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def check_batches(check, samples, batch, size, shuffle):
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
     batches, cause = (
         list(loader),
-        "leftover batches for some ranks only; a count taken for an index; blocks, not every n-th; a second pass over the loader",
+        "leftover batches for only some ranks; a count used as an index; blocks instead of every n-th batch; a second pass over the loader",
     )
     answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
     for r, got in enumerate(answer):
@@ -197,7 +197,7 @@ check_closeness(check, values, False, "one value on rank 2 that differs by 0.5, 
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other numbers and put the differences in other places.
+# Hidden tests run when your notebook is graded. They use other numbers and put the differences in other places.
 
 # %% Test: rank_batches tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
@@ -237,7 +237,7 @@ for k in check.random.permutation(len(cases)):  # in random order
 # %% Train with and without tags=["slide-50"]
 # %%px
 def train(model, epochs=2, lr=0.2):
-    """Return how far the ranks' first weights are from rank 0's after each step."""
+    """Return how far the first layer's weights are from rank 0's after each step."""
     loader = DataLoader(ArrayDataset(data.x_train, data.y_train), 8, shuffle=True)
     optimizer, apart = SGD(model.parameters(), lr), []
     for _ in range(epochs):
@@ -259,7 +259,7 @@ def train(model, epochs=2, lr=0.2):
 with_wrapper = train(DistributedDataParallel(network(seed=0)))
 without = train(network(seed=0))
 
-# %% Draw how far apart tags=["given", "slide-50"]
+# %% Draw how far apart they are tags=["given", "slide-50"]
 curves = {"with the wrapper": ranks.pull("with_wrapper")[0], "without": ranks.pull("without")[0]}
 plots.lines(curves, "How far apart the ranks' models are", "step", "largest difference in a weight")
 
@@ -290,8 +290,8 @@ else:
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
-#
-# 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What follows for the learning rate?
+# 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What does that mean for the learning
+#    rate?
 # 2. The wrapper averages the gradients. When would averaging the weights after each step do the same? (Think of momentum, or Adam.)
 #
 # The last cell stops the ranks.

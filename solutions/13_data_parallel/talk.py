@@ -1,5 +1,5 @@
-# %% [markdown] after="# 13 Data parallel in three lines" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# %% [markdown] after="# 13 Data parallelism in three lines" tags=["notes"]
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="One sample a rank" tags=["notes"]
@@ -39,7 +39,7 @@
 # goes through all the parameters, and `close` just remembers. Only rank 0 has a receive buffer.
 
 # %% [markdown] after="## Does it work?" tags=["notes"]
-# The check tries two cases for the models: equal ones, and one number on rank 2 that is off by 0.5. An answer that looks only at rank 1
+# The check tries two cases: equal models, and models with one number on rank 2 that is off by 0.5. An answer that looks only at rank 1
 # fails here. One that looks only at the first parameter passes here; the hidden tests catch it, because they put the difference elsewhere.
 
 # %% [markdown] after="## Train" tags=["notes"]
@@ -50,21 +50,22 @@
 # This is the loop from part 12 with `rank_batches` around the loader; between the two runs, only the model differs. Ask for a guess at both
 # accuracies: about 0.92 with the wrapper, which takes 32 samples per step, and 0.86 for rank 0's model without it.
 
-# %% [markdown] after="Draw how far apart" tags=["notes"]
+# %% [markdown] after="Draw how far apart they are" tags=["notes"]
 # With the wrapper, the line stays at zero. Without it, the line leaves zero in the very first step and does not come back. Each of the four
 # models has learned something, but from only a quarter of the data.
 
-# %% [markdown] after="Draw how far apart" tags=["slide-50"]
+# %% [markdown] after="Draw how far apart they are" tags=["slide-50"]
 # ## A question for the room
 #
-# 64 samples on one process, or 16 on each of four: is the learning rate the same?
+# You train with 64 samples on one process, or with 16 on each of four. Should the learning rate be the same?
 
 # %% [markdown] tags=["fragment"]
 # Yes: the mean over the ranks is the mean over 64 samples.
 
 # %% [markdown] after="Beside PyTorch" tags=["notes"]
 # This needs PyTorch on the machine; otherwise the cell says how to get it. Each rank initializes its own model here, and the wrapper's
-# broadcast makes them equal. Ask why the difference is not exactly zero: the sums are rounded in a different order.
+# broadcast makes them equal. Ask why the difference is not exactly zero: the numbers are added in a different order, so the sums are
+# rounded differently.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
 # Question 1: 32, so a learning rate that suited batches of 8 may be too small. Question 2: with plain gradient descent it is the same, and

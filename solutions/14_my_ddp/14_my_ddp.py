@@ -117,8 +117,8 @@ class MyDP(Module):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The model under test has a gate between two layers, which lets a gradient through only once the gradients above it have been averaged, and
-# a layer that is never used.
+# The model under test has a gate between two layers, which lets a gradient through only once the gradients above it have been averaged. It
+# also has a layer that is never used.
 
 
 # %% Check tags=["given"]
@@ -129,7 +129,7 @@ check.exchanges()
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other shapes and numbers of layers, and also use fewer ranks.
+# Hidden tests run when your notebook is graded. They use other shapes and other numbers of layers, and also fewer ranks.
 
 # %% Test: all start as rank 0 tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -157,7 +157,7 @@ check.exchanges(4, 3, np.float32)
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# How long does a step take? The next cell measures one on two ranks, in four ways:
+# How long does a step take? The next cell measures it on two ranks, in four ways:
 #
 # 1. Your wrapper, with one all-reduce per parameter.
 # 2. The ready-made wrapper. It copies several gradients into one larger array, a *bucket*, and all-reduces the buckets when `backward` is
@@ -190,13 +190,14 @@ comm = everyone
 
 # %% Draw the steps tags=["given", "slide-50"]
 first, second = ranks.pull("steps")[:2]
-timings.draw({name: (first[name], second[name]) for name in first}, "A step on two ranks, four layers of 1024, 16 samples each")
+timings.draw({name: (first[name], second[name]) for name in first}, "A step on two ranks: four layers of 1024 units, 16 samples per rank")
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The all-reduces that start early end hardly any earlier here: each dark bar lasts until the rank has its result, and this MPI moves
-#    data only while a rank is inside one of its calls. What would change with a network card, or a GPU, that moves data by itself?
+# 1. The all-reduces that start early hardly finish any earlier here: each dark bar lasts until the rank has its result, and this MPI
+#    library moves data only while a rank is inside one of its calls. What would change with a network card, or a GPU, that moves data by
+#    itself?
 # 2. Rank 1 uses a layer that rank 0 does not use in this step. What happens with `MyDP`? What could a wrapper do about it?
 #
 # The last cell stops the ranks.

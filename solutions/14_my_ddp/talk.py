@@ -1,5 +1,5 @@
 # %% [markdown] after="# 14 Your own DistributedDataParallel" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; one more key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="Four models" tags=["notes"]
@@ -35,8 +35,8 @@
 # fails. The unused layer catches those who expect every hook to fire.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
-# Let the room count the all-reduces in the first three ways. Four layers of 4 MiB with biases: eight with one per parameter, two buckets of
-# 8 MiB, four of 4 MiB. Ask for a ranking before the next cell.
+# Let the room count the all-reduces for the first three ways. The model has four layers of 4 MiB, with biases, so there are eight with one
+# per parameter, two with buckets of 8 MiB, and four with buckets of 4 MiB. Ask for a ranking before the next cell.
 
 # %% [markdown] after="Time four ways" tags=["notes"]
 # Ranks 2 and 3 only help to create the pair and then do nothing, so that two ranks have the machine to themselves. `GradientTimer` lets the
@@ -51,8 +51,8 @@
 # Every all-reduce has a start-up time, however small it is. But one single bucket would have to wait for the last gradient.
 
 # %% [markdown] after="Draw the steps" tags=["notes"]
-# Compare where the first dark bar begins: during backward in the first and third way, at its end in the second. White means that the rank
-# is idle, or adding up. Another machine may rank the four ways differently.
+# Compare where the first dark bar begins: during backward in the first and third ways, at its end in the second. White means that the rank
+# is idle, or adding numbers. Another machine may rank the four ways differently.
 
 # %% [markdown] after="Draw the steps" tags=["slide-50"]
 # ## A question for the room

@@ -39,7 +39,7 @@ plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
 # %% [markdown] tags=["slide"]
 # In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead, which is how Horovod does
 # it (Sergeev and Del Balso, 2018, "Horovod: fast and easy distributed deep learning in TensorFlow", section 3). The training loop stays as
-# it was, except for three more lines. A short calculation shows why the result is the same.
+# it was, except for three more lines. A short calculation shows why the result is the same as with the whole batch on one rank.
 #
 # Let $L = \frac1N \sum_{i=1}^N \ell_i$ be the mean loss of a batch. Cut the batch into parts $B_0, \dots, B_{n-1}$, where part $B_r$ has
 # $N_r$ samples, and let $L_r = \frac1{N_r} \sum_{i \in B_r} \ell_i$ be its mean loss. The gradient of a sum is the sum of the gradients, so
@@ -59,7 +59,7 @@ plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
 # %% Equal and unequal parts tags=["slide"]
 # %%px
 def off(parts, weighted):
-    """Return the relative error of the parts' mean gradient."""
+    """Return the relative error of the mean of the parts' gradients."""
     random = np.random.default_rng(0)
     x, y = random.standard_normal((24, 6)), random.integers(0, 3, 24)
     w = random.standard_normal((6, 3))
@@ -119,7 +119,7 @@ def partition_dataset(dataset, batch_size):
     -------
     DataLoader
         Yields each sample of this rank's part once per epoch, in a different order each
-        epoch, in batches of this rank's share of `batch_size`. The last batch may be
+        epoch. A batch has this rank's share of `batch_size`; the last one may be
         smaller.
     """
     ### BEGIN SOLUTION
@@ -198,7 +198,7 @@ check.optimizer(4, "SGD")
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, including the number of ranks, and use Adam as well.
+# Hidden tests run when your notebook is graded. They use other sizes and other numbers of ranks, and Adam as well as SGD.
 
 # %% Test: partition_dataset tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
@@ -229,8 +229,8 @@ check.optimizer(4, "SGD", np.float32)
 # %% [markdown] tags=["slide-50"]
 # ## ResNet-9
 #
-# A network with eight convolutions and residual connections, on images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10 itself, with
-# the course's own model wrapper, run `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
+# This is a network with eight convolutions and residual connections, for images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10
+# itself, with the course's own model wrapper, run `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
 #
 # The next cell trains for half a minute to two minutes, depending on your machine. The bar shows its progress.
 
@@ -283,7 +283,8 @@ except RuntimeError as error:
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the same as a step on 64?
+# 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the same as a step on one
+#    rank with 64?
 # 2. `DistributedOptimizer` communicates after `backward`, `MyDP` during it. When does that matter?
 #
 # The last cell stops the ranks.

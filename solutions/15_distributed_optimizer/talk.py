@@ -7,8 +7,8 @@
 # the same size. Ask for the answer to the last question before you run the cell.
 
 # %% [markdown] after="Equal and unequal parts" tags=["notes"]
-# Ask for the three results first: rounding, wrong, rounding. The plain mean of unequal parts is off by more than half of the largest
-# gradient, and no error message tells you. Training would still seem to work.
+# Ask for the three results first: zero up to rounding, wrong, and zero up to rounding again. The plain mean of unequal parts is off by more
+# than half of the largest gradient, and no error message tells you. Training would still seem to work.
 
 # %% [markdown] after="Equal and unequal parts" tags=["slide"]
 # ## A question for the room
@@ -39,8 +39,8 @@
 # moments. Then ask which comes first, the mean or the step.
 
 # %% [markdown] after="Exercise: DistributedOptimizer" tags=["notes"]
-# The contract says that a gradient is None on all ranks or on none; that is why the all-reduces still match up. Averaging the
-# parameters after the step gives the same result with SGD, and is wrong with Adam.
+# The docstring says that a gradient is None on all ranks or on none; that is why the all-reduces still match up. Averaging the parameters
+# after the step gives the same result with SGD, and is wrong with Adam.
 
 # %% [markdown] after="Exercise: DistributedOptimizer" tags=["slide"]
 # ## A question for the room
@@ -81,4 +81,4 @@
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
 # Question 1: not quite, since the means over 16 samples are not the means over all 64; synchronised batch normalisation exchanges them in
-# forward. Question 2: when communication takes long compared with backward: with a large model or a slow network.
+# forward. Question 2: when communication takes long compared with backward, as with a large model or a slow network.

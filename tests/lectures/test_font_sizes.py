@@ -32,7 +32,7 @@ def memory_of(values):
 def steps():
     one = {"forward": 0.001, "end": 0.004, "marks": [0.002], "exchanges": [(0.002, 0.003)], "stalls": [(0.003, 0.0035)]}
     ways = ("one per parameter", "buckets", "buckets, overlapped", "in shared memory")
-    return timings.draw({way: [one, one] for way in ways}, "A step on two ranks, four layers of 1024, 16 samples each")
+    return timings.draw({way: [one, one] for way in ways}, "A step on two ranks: four layers of 1024 units, 16 samples per rank")
 
 
 PICTURES = {
