@@ -20,7 +20,7 @@ FILE_CALLS = """
     open openat pread64 preadv pwrite64 pwritev read readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statx symlink
     symlinkat umask unlink unlinkat write writev
 """
-MEMORY_CALLS = "brk get_mempolicy madvise mbind mprotect mremap msync munmap"
+MEMORY_CALLS = "brk get_mempolicy mbind mprotect mremap msync munmap"
 THREAD_CALLS = """
     exit exit_group get_robust_list getcpu gettid membarrier restart_syscall rseq sched_get_priority_max sched_get_priority_min
     sched_getaffinity sched_getparam sched_getscheduler sched_yield set_robust_list set_tid_address
@@ -44,6 +44,9 @@ _INT, _SHARED, _PRIVATE, _OF_A_PROCESS = 0xFFFFFFFF, 1, 128, 0x80000000
 _THREAD, _NAMESPACES = 0x10F00, 0x7E020080  # clone flags: VM, FS, FILES, SIGHAND, THREAD; and those for new namespaces
 _DESCRIPTORS = (0, 1, 2, 3, 4, 1030)  # allowed for fcntl: duplicate, and get or set flags; no locks, owners, leases or pipe sizes
 _TERMINALS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+# Allowed for madvise: NORMAL, RANDOM, SEQUENTIAL, WILLNEED, DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE. COLD and PAGEOUT would move memory to
+# swap, where its peak is not measured, and MERGEABLE would share equal pages with other ranks.
+_ADVICE = (0, 1, 2, 3, 4, 8, 14, 15)
 _OF_THREADS = (15, 16)  # allowed for prctl: PR_SET_NAME, PR_GET_NAME
 
 
@@ -60,11 +63,14 @@ def rank_filter(pid: int, machine: int | None = None) -> Filter:
     rules.add(errno_action(errno.EAGAIN), ["futex"], masked_equal(1, _PRIVATE, 0))
     # Shared memory may exist without being counted for the process that created it.
     rules.add(ALLOW, ["mmap"], masked_equal(3, _SHARED, 0))
-    for name, commands in (("fcntl", _DESCRIPTORS), ("ioctl", _TERMINALS)):
-        for command in commands:
-            rules.add(ALLOW, [name], masked_equal(1, _INT, command))
-    for option in _OF_THREADS:
-        rules.add(ALLOW, ["prctl"], masked_equal(0, _INT, option))
+    for name, argument, values in (
+        ("fcntl", 1, _DESCRIPTORS),
+        ("ioctl", 1, _TERMINALS),
+        ("madvise", 2, _ADVICE),
+        ("prctl", 0, _OF_THREADS),
+    ):
+        for value in values:
+            rules.add(ALLOW, [name], masked_equal(argument, _INT, value))
     rules.add(ALLOW, ["tgkill"], masked_equal(0, _INT, pid))
     rules.add(ALLOW, ["prlimit64"], masked_equal(0, _INT, 0))
     for name in ("clock_gettime", "clock_getres", "clock_nanosleep"):  # not the CPU clocks of other processes

@@ -66,6 +66,7 @@ WITH_CONDITIONS = {
     "mmap",
     "fcntl",
     "ioctl",
+    "madvise",
     "prctl",
     "tgkill",
     "prlimit64",
@@ -137,6 +138,8 @@ def test_what_depends_on_an_argument(rank, high):
     assert [command for command in range(2000) if rank("fcntl", 0, command | high) == allow] == [0, 1, 2, 3, 4, 1030]
     assert {command for command in range(0x5400, 0x9000) if rank("ioctl", 0, command | high) == allow} == {*system_calls._TERMINALS}
     assert [option for option in range(100) if rank("prctl", option | high) == allow] == [15, 16]
+    # not COLD (20) or PAGEOUT (21), after which a process's peak misses what is in swap, nor MERGEABLE (12)
+    assert [advice for advice in range(110) if rank("madvise", 0, 4096, advice | high) == allow] == [0, 1, 2, 3, 4, 8, 14, 15]
     assert rank("prctl", 0x53564D41 | high) == REFUSED
     assert rank("tgkill", PID | high, 5, 6) == allow and rank("tgkill", PID + 1 | high, 5, 6) == rank("tgkill", 0 | high, 5, 6) == REFUSED
     assert rank("prlimit64", 0 | high, 7) == allow and rank("prlimit64", 1 | high, 7) == REFUSED
