@@ -27,10 +27,11 @@ from course_lib.sim import get_next_microbatch
 # %% [markdown] tags=["slide"]
 # ## What is simulated
 #
-# The model is a stack of identical layers, each one $4096 \times 4096$ matrix, on sequences of 1024 tokens, in half precision. The device
-# is an H100 with 80 GiB. There are no actual matrices: the simulator counts FLOP (floating-point operations) and bytes, and advances a
-# **virtual clock**. A layer's forward takes $2 \cdot 4096^2$ FLOP per token, its backward twice as many. Communication takes as long as the
-# ring algorithm would: over NVLink, the fast link within a group of 8 devices, or over the network beyond that.
+# The model is a stack of identical layers, each of which is a single $4096 \times 4096$ matrix. It works on sequences of 1024 tokens, in
+# half precision. The device is an H100 with 80 GiB. There are no actual matrices: the simulator counts FLOP (floating-point operations) and
+# bytes, and advances a **virtual clock**. A layer's forward takes $2 \cdot 4096^2$ FLOP per token, its backward twice as many.
+# Communication takes as long as the ring algorithm would: over NVLink, the fast link within a group of 8 devices, or over the network
+# beyond that.
 #
 # A loop is judged by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak, divided by
 # the time that the step really takes. **Memory** is the most that any rank holds at once.
@@ -41,7 +42,7 @@ from course_lib.sim import get_next_microbatch
 # | | |
 # |---|---|
 # | `model.storage()` | five dicts: weights, optimizer states, activations, activation gradients, weight gradients |
-# | `model.rank`, `world_size`, `num_layers`, `global_batch_size` | this rank, and how many there are; layers; samples per step |
+# | `model.rank`, `world_size`, `num_layers`, `global_batch_size` | this rank; the number of ranks, layers, and samples per step |
 # | `get_next_microbatch(global_batch_size, world_size, batch_size, rank)` | this rank's samples, in micro-batches |
 # | `model.load_weights(layer, shard, num_shards)` | a layer's weight and optimizer state from the previous step, or a shard of them |
 # | `model.get_input_activation(samples)` | the input of layer 0 |
@@ -59,8 +60,8 @@ from course_lib.sim import get_next_microbatch
 # ## A worked example: data parallel training
 #
 # Each rank has all the weights and a share of the samples, which it processes in micro-batches. It adds up their gradients (**gradient
-# accumulation**), and at the end all ranks all-reduce them. `async` and `await` only mean that a rank may have to wait for others at that
-# point.
+# accumulation**), and at the end all ranks all-reduce them. `await` only marks a point where a rank may have to wait for others, and
+# `async` marks a function that has such points.
 
 
 # %% Data parallel training tags=["slide"]
@@ -77,7 +78,7 @@ async def train_ddp(model, batch_size):
         for layer in layers:
             weight = weights[layer]
             activations[layer + 1] = model.forward(layer, activations[layer], weight)
-        # pop takes a value out of the storage: after this operation nobody needs it.
+        # pop takes a value out of the storage: nothing needs it after this operation.
         grad_activations[last] = model.loss(activations.pop(last))
         for layer in reversed(layers):
             grad, grad_activations[layer] = model.backward(
@@ -111,14 +112,14 @@ print(result)
 result
 
 # %% [markdown] tags=["slide"]
-# Each row is a rank, and each box is a micro-batch with its number. Below the boxes is the communication; pale means that a rank is not
-# computing: that is a **bubble**. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and where does
-# it fall?
+# Each row is a rank, and each box is a micro-batch with its number. The communication is shown below the boxes. Where a row is pale, the
+# rank is not computing: that is a **bubble**. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and
+# where does it fall?
 #
 # ## Freeing memory
 #
 # This loop is the same, except for what it leaves in the storage. Predict the memory before you run it: one sample's activation has
-# $1024 \cdot 4096$ numbers of 2 bytes each, 8 MiB.
+# $1024 \cdot 4096$ numbers of 2 bytes each, which makes 8 MiB.
 
 
 # %% The same, without freeing tags=["slide"]
@@ -192,7 +193,7 @@ plots.bars(ranks.pull("by_size")[0][1], "Peak memory of a rank", "memory")
 # let rank 2 skip only the all-reduce.
 
 
-# %% A rank that does not come tags=["slide-50"]
+# %% A rank that leaves early tags=["slide-50"]
 # %%px
 async def one_rank_leaves(model):
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -227,8 +228,8 @@ except sim.SimulationError as error:
 sim.run(train_ddp, world_size=16, num_layers=8, global_batch_size=256, batch_size=4)
 
 # %% [markdown] tags=["slide-all"]
-# And on 64. Each row is still a rank, but there is no room for the numbers. While a layer's gradients are being all-reduced, all ranks are
-# idle.
+# And here are 64 ranks. Each row is still a rank, but there is no room for the numbers. While a layer's gradients are being all-reduced,
+# all ranks are idle.
 
 # %% Sixty-four ranks
 # %%px
@@ -237,9 +238,9 @@ sim.run(train_ddp, world_size=64, num_layers=32, global_batch_size=2048, batch_s
 # %% [markdown] tags=["slide-all"]
 # ## Look closer
 #
-# You can zoom into a Chrome trace: open the file at [ui.perfetto.dev](https://ui.perfetto.dev) (it stays on your machine) or at
-# `chrome://tracing`. Every rank has a row for what it computes, one for what it communicates, one for what it waits for, and one for its
-# memory.
+# The next cell writes a Chrome trace, a file with the whole timeline that you can zoom into. Open it at
+# [ui.perfetto.dev](https://ui.perfetto.dev) (it stays on your machine) or at `chrome://tracing`. Every rank has a row for what it computes,
+# one for what it communicates, one for what it waits for, and one for its memory.
 
 # %% Write a trace
 # %%px
@@ -248,8 +249,8 @@ size = wording.size(Path("train_ddp.json").stat().st_size)
 print("Written next to this notebook: train_ddp.json,", size)
 
 # %% [markdown] tags=["slide"]
-# In a script of your own, you would write `models = [Model(rank, dist, ...) for rank in ...]`, then
-# `await asyncio.gather(*(train_ddp(model, 4) for model in models))`, and `get_training_stats(models)`.
+# In a script of your own, without `sim.run`, you would first write `models = [Model(rank, dist, ...) for rank in ...]`, then
+# `await asyncio.gather(*(train_ddp(model, 4) for model in models))`, and finally `get_training_stats(models)`.
 #
 # ## Questions worth arguing about
 #

@@ -11,8 +11,8 @@
 # is how memory is counted up to part 20.
 
 # %% [markdown] after="## A worked example: data parallel training" tags=["notes"]
-# Ask how often a layer's gradient crosses the network in a step with four micro-batches: once. Gradient accumulation is cheap because you
-# add up first and communicate afterwards.
+# Ask how often a layer's gradient crosses the network in a step with four micro-batches: once. Gradient accumulation is cheap because the
+# gradients are added up first and communicated afterwards.
 
 # %% [markdown] after="Data parallel training" tags=["notes"]
 # Let the room find the only `await`: it is in the last loop, after all micro-batches. Then point at each `pop` and at the `del`; the second
@@ -30,7 +30,7 @@
 # %% [markdown] tags=["fragment"]
 # As long as the slow rank takes: all the others wait for it in the all-reduce.
 
-# %% [markdown] after="Each row is a rank, and each box is a micro-batch with its number. Below the boxes is the communication; pale means that a rank is not" tags=["notes"]
+# %% [markdown] after="Each row is a rank, and each box is a micro-batch with its number. The communication is shown below the boxes. Where a row is pale, the" tags=["notes"]
 # Look at the memory in the first backward: it stays flat, because each layer gives up an activation of 32 MiB and gains a gradient of 32
 # MiB. From the second micro-batch on, gradients are added in place, so it falls. Collect guesses for the loop that frees nothing.
 
@@ -55,8 +55,8 @@
 # bet on a size before the next picture.
 
 # %% [markdown] after="Draw utilisation by size" tags=["notes"]
-# 2 and 4 win, with 75.1%. Below that, the matrix products are too small; above it, waiting for the first input costs more than the larger
-# products save. With 16 samples at once, a rank waits 2.1 ms before it can begin.
+# Micro-batches of 2 and 4 win, both with 75.1%. Below that, the matrix products are too small; above it, waiting for the first input costs
+# more than the larger products save. With 16 samples at once, a rank waits 2.1 ms before it can begin.
 
 # %% [markdown] after="Draw memory by size" tags=["notes"]
 # From 1 to 16 samples, the memory grows from 2.1 to 3.0 GiB, not by a factor of 16. Ask where the rest comes from: 8 layers of 256 MiB for
@@ -65,7 +65,7 @@
 # %% [markdown] after="Draw memory by size" tags=["slide-50"]
 # ## A question for the room
 #
-# Twice the micro-batch size: what happens to the time, and what to the memory?
+# If the micro-batches are twice as large, what happens to the time, and what happens to the memory?
 
 # %% [markdown] tags=["fragment"]
 # The device is used better, up to a point; but the first input arrives later, and nobody can compute without it. The activations take twice
@@ -75,7 +75,7 @@
 # Ask what the same mistake looks like on a real cluster: all the other GPUs wait in NCCL until a timeout, and the message does not say
 # which rank is missing or why. That is what a simulator is good for.
 
-# %% [markdown] after="A rank that does not come" tags=["notes"]
+# %% [markdown] after="A rank that leaves early" tags=["notes"]
 # Read the message aloud: who waits, where, for whom, and what that rank is doing. Then try the change from the text: now rank 2 is stopped
 # at its update, because its gradient lacks the samples of ranks 0, 1 and 3.
 

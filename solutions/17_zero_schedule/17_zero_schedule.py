@@ -41,8 +41,8 @@ from course_lib.sim import Dist, Model, get_next_microbatch
 # %% [markdown] tags=["slide"]
 # ## A worked example: shards
 #
-# `load_weights(layer, shard, num_shards)` loads one shard. Two ranks with two layers: each rank loads half of each layer, gathers layer 0,
-# and looks at its memory. Printing a value shows what it holds.
+# `load_weights(layer, shard, num_shards)` loads one shard. In the example, two ranks share two layers: each rank loads half of each layer,
+# gathers layer 0, and looks at its memory. Printing a value shows what it holds.
 
 
 # %% Shards of two layers
@@ -65,7 +65,7 @@ done = await asyncio.gather(*(gather_one(model) for model in models))
 
 # %% [markdown] tags=["slide"]
 # `reduce_scatter(value, layer)` shards the gradients: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard
-# can be added, and `update` takes shards, as long as weight, gradient and state are the same one.
+# can be added, and `update` takes shards, as long as the weight, the gradient and the state belong to the same shard.
 #
 # **What counts as memory.** Everything in the storage, and whatever a variable holds for as long as an operation still needs it. A gathered
 # weight in a variable is freed after its last use, even without `del`.
@@ -76,9 +76,9 @@ done = await asyncio.gather(*(gather_one(model) for model in models))
 # costs memory. From [part 16](16_training_step.ipynb) you know `model.storage()` with its five dicts, and `model.set_final_weight`, which
 # reports the result.
 #
-# **The target.** Time: the input of each micro-batch; then, for each layer and micro-batch, forward, backward, two all-gathers and a
-# reduce-scatter, one after the other; at the end, the update of a shard. Memory: the rank's shards; the activations of one micro-batch, one
-# per layer and four more; five whole weights.
+# **The target.** A step may take as long as the following, one after the other: the input of each micro-batch; then, for each layer and
+# micro-batch, forward, backward, two all-gathers and a reduce-scatter; at the end, the update of the rank's shards. A rank's memory may
+# hold its shards, the activations of one micro-batch (one per layer and four more), and five whole weights.
 
 
 # %% Exercise: part1_training_loop tags=["exercise", "slide-50"]
@@ -134,7 +134,7 @@ async def part1_training_loop(model, batch_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The loop runs on the rank. It is then replayed here, and the check judges the replay.
+# The loop runs on the rank. The simulator in this notebook then replays what it did, and the check judges the replay.
 
 
 # %% What a step needs tags=["given", "skip"]
@@ -163,7 +163,7 @@ def examine(check, **settings):
     check.time(
         result,
         seconds(**settings),
-        "a layer is gathered more than twice per micro-batch, or its gradient all-reduced, not reduce-scattered",
+        "a layer is gathered more than twice per micro-batch, or its gradient is all-reduced instead of reduce-scattered",
     )
     return result
 
@@ -210,7 +210,8 @@ result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch
 # ## What it costs
 #
 # This is the most that a rank holds when n ranks share a model with 48 layers. The state, 12 GiB, shrinks with n; the activations of a
-# micro-batch and a few whole weights do not. In data parallel training, the first bar would hold for every rank, however many there are.
+# micro-batch and a few whole weights do not. In data parallel training, every rank would need as much as the first bar shows, however many
+# ranks there are.
 
 # %% Draw the memory tags=["given"]
 runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}
@@ -235,9 +236,9 @@ sizes[16].draw("ZeRO stage 3, micro-batches of 16")
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The next layer's weight could be gathered while this one computes. What does that cost, and when does it hide all of the communication?
-#    (A call without `await` starts a collective; `await` its result later.)
-# 2. Stages 1 and 2 keep the weights whole. Up to which micro-batch size would you prefer them to stage 3?
+# 1. The next layer's weight could be gathered while the current layer is being computed. What does that cost, and when does it hide all of
+#    the communication? (A call without `await` starts a collective; `await` its result later.)
+# 2. Stages 1 and 2 of ZeRO keep the weights whole. Up to what micro-batch size would you prefer them to stage 3?
 #
 # The last cell stops the rank.
 

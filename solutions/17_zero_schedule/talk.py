@@ -19,8 +19,8 @@
 # All-gather and reduce-scatter. Each is half of an all-reduce.
 
 # %% [markdown] after="`reduce_scatter(value, layer)` shards the gradients: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard" tags=["notes"]
-# The usual slip is to store the gathered weight over the shard, which is then missing at the update. Read the target as what the check
-# allows: five whole weights leave room for the one in use, its gradient, and one that was gathered ahead.
+# The usual slip is to overwrite the shard with the gathered weight, so that the shard is missing at the update. Read the target as what the
+# check allows: five whole weights leave room for the one in use, its gradient, and one that was gathered in advance.
 
 # %% [markdown] after="Exercise: part1_training_loop" tags=["notes"]
 # Point at the two all-gathers and at the reduce-scatter, which is inside the loop over micro-batches. Moving it out of that loop saves
@@ -51,16 +51,16 @@
 # Ask what became of part 16's gradient accumulation: it no longer saves any communication.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
-# This is the bar for micro-batches of 16, seen from inside: 64% of it is pale. Point at one backward box: the grey before it is the
+# This is the run behind the bar for micro-batches of 16: 64% of the picture is pale. Point at one backward box: the grey before it is the
 # all-gather, the grey after it the reduce-scatter. Nothing overlaps here yet.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["slide-50"]
 # ## A question for the room
 #
-# Why does it get worse with small micro-batches?
+# Why does communication take up more of the time when micro-batches are small?
 
 # %% [markdown] tags=["fragment"]
-# Each micro-batch moves all the weights again. The fewer samples share that cost, the more the communication weighs.
+# Each micro-batch moves all the weights again. With fewer samples to share that cost, more of the time goes into communication.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
 # Question 1: one more whole weight in memory, and it hides the communication if computing a layer takes at least as long. Question 2:

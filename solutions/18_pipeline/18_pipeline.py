@@ -41,8 +41,8 @@ from course_lib.sim import Dist, Model
 # ## A worked example: a message
 #
 # A `send` is **buffered**: the sender continues as soon as the message has left, whether or not anyone is waiting for it. A `receive` never
-# finishes before the send does. First rank 0 has little to do and rank 1 a lot; then it is the other way round. Predict the times, given
-# that
+# finishes before the send does. In the example, rank 0 first has little to do and rank 1 a lot; then it is the other way round. Predict the
+# times, given that
 #
 # {parts_of_the_example}
 
@@ -75,13 +75,13 @@ for work in ((1, 4), (4, 1)):
 #
 # ## Your turn
 #
-# Every rank goes forward and backward once, with all samples. The first rank has the input, and the last one has the loss. As in parts
+# Every rank runs forward and backward once, with all samples. The first rank has the input, and the last one has the loss. As in parts
 # [16](16_training_step.ipynb) and [17](17_zero_schedule.ipynb), `model.storage()` gives you the five dicts, and `model.set_final_weight`
 # reports the result.
 #
-# **The target.** Time: loading the input; all layers one after the other, forward and backward; one message each way between neighbours;
-# the update of one rank's layers. Memory: a rank's own layers with their gradients and optimizer states; one activation per layer, and four
-# more for whatever is being computed.
+# **The target.** A step may take as long as the following, one after the other: loading the input; all layers, forward and backward; one
+# message each way between neighbours; the update of one rank's layers. A rank's memory may hold its own layers with their gradients and
+# optimizer states, one activation for each of these layers, and four more for whatever is being computed.
 
 
 # %% Exercise: part2_training_loop tags=["exercise", "slide-50"]
@@ -171,7 +171,7 @@ def examine(check, world_size, num_layers, global_batch_size):
                 )
         for event in model.log:
             if event.kind in ("forward", "backward") and len(event.samples) != global_batch_size:
-                check.fail(f"rank {model.rank} goes {event.kind} with only {len(event.samples)} of the {global_batch_size} samples at once")
+                check.fail(f"rank {model.rank} runs {event.kind} on only {len(event.samples)} of the {global_batch_size} samples at once")
     return result
 
 
@@ -226,7 +226,7 @@ by_layers = {n: check.run(world_size=4, num_layers=n, global_batch_size=64) for 
 plots.bars({f"{n} layers": 100 * r.utilisation for n, r in by_layers.items()}, "MFU of the pipeline, 4 ranks, 64 samples", "%")
 
 # %% [markdown] tags=["slide-50"]
-# But it does spread out the memory: no two ranks have the same layer, and the activations are split up as well.
+# But the pipeline does spread out the memory: no two ranks have the same layer, and the activations are split up as well.
 
 # %% Draw the memory tags=["given"]
 plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Peak memory of a rank, 8 layers, 64 samples", "memory")
@@ -244,7 +244,8 @@ check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline o
 #    does the rest go?
 # 2. Doubling the number of samples does not help either. What if rank 0 did not wait for its last sample before passing the first one on?
 #    (Part 19.)
-# 3. All ranks have the same peak, but at different times. When, and why does it not matter that the last rank has the loss?
+# 3. All ranks have the same peak memory, but they reach it at different times. When does each rank reach it, and why does it not matter
+#    that the last rank has the loss?
 #
 # The last cell stops the rank.
 

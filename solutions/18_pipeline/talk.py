@@ -17,7 +17,7 @@
 # %% [markdown] after="A message" tags=["slide"]
 # ## A question for the room
 #
-# What is sent from stage to stage?
+# What is sent from rank to rank?
 
 # %% [markdown] tags=["fragment"]
 # Activations on the way forward, their gradients on the way back. No weights, and no weight gradients.
@@ -41,7 +41,7 @@
 # %% [markdown] after="Draw the pipeline" tags=["slide"]
 # ## A question for the room
 #
-# Four ranks, one after the other. How busy is each of them at best?
+# Four ranks work one after the other. How busy is each of them at best?
 
 # %% [markdown] tags=["fragment"]
 # A quarter of the time. Micro-batches are the way out: part 19.
@@ -68,7 +68,7 @@
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
 # Point at the long grey bar under rank 7, and under rank 8 on the way back: that is where the message leaves the NVLink domain, and it
-# takes 12 instead of 1.8 ms. MFU is 4.3%. Ask how to fill the pale part: by cutting the batch, which is part 19.
+# takes 12 instead of 1.8 ms. MFU is 4.3%. Ask how to fill the pale part: by cutting the batch into micro-batches, which is part 19.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
 # Question 1: one rank in four computes at a time; input and messages take the rest. Question 2: with 128 samples, MFU is 17.6 instead of

@@ -37,9 +37,9 @@ from course_lib.sim import Dist, Model, get_global_batch_list
 # %% [markdown] tags=["slide"]
 # In part 18, one rank worked while the others waited. Now the batch is cut into m micro-batches, and rank 0 starts the second one while
 # rank 1 works on the first. Two orders are shown above. In **GPipe**, all micro-batches go forward first. In **1F1B** (Narayanan et al.,
-# 2021), a rank goes backward as soon as it can, and then alternates between forward and backward.
+# 2021), a rank starts its first backward as soon as it can, and then alternates between forward and backward.
 #
-# Both take the same time. With p ranks, and a forward of $t_f$ and a backward of $t_b$ on each,
+# Both take the same time. If each of the p ranks takes $t_f$ for the forward of a micro-batch and $t_b$ for its backward,
 #
 # $$ T = (m + p - 1)\,(t_f + t_b), \qquad \text{bubbles} = \frac{p - 1}{m + p - 1}. $$
 #
@@ -49,7 +49,7 @@ from course_lib.sim import Dist, Model, get_global_batch_list
 # %% [markdown] tags=["slide"]
 # ## A worked example: micro-batches in the storage
 #
-# A key in the storage can be a tuple: layer and micro-batch. Two ranks with one layer each run three micro-batches forward, one by one.
+# A key in the storage can be a tuple: layer and micro-batch. Two ranks with one layer each run forward on three micro-batches in turn.
 
 
 # %% Three micro-batches go forward tags=["slide"]
@@ -79,11 +79,11 @@ done = await asyncio.gather(*(forward_only(model) for model in models))
 # ## Your turn
 #
 # How many forwards does rank r do before its first backward? Look at the picture. After that the two alternate, until only backwards are
-# left. The layers are split as in [part 18](18_pipeline.ipynb), with the five dicts of `model.storage()` and `model.set_final_weight`.
+# left. The layers are split as in [part 18](18_pipeline.ipynb). Use the five dicts of `model.storage()` and `model.set_final_weight` again.
 #
-# **The target.** Order: as in the picture. Time, where messages are free: $T$ plus the update of a rank's layers. Memory of rank r: its
-# layers with gradients and optimizer states, and one more weight; for each of at most $p - r$ micro-batches in flight, one activation per
-# layer; and four more activations.
+# **The target.** The order is that of the picture. Where messages are free, a step may take $T$ plus the update of a rank's layers. The
+# memory of rank r may hold its layers with gradients and optimizer states, and one more weight; one activation per layer for each of at
+# most $p - r$ micro-batches in flight; and four more activations.
 
 
 # %% Exercise: part3_training_loop tags=["exercise", "slide-50"]
@@ -96,7 +96,7 @@ async def part3_training_loop(model, batch_size):
     model : sim.Model
         This rank. `world_size` divides `num_layers`; rank 0 has the first layers.
     batch_size : int
-        Samples per micro-batch (`get_global_batch_list`); the last one may have fewer.
+        Samples per micro-batch, for `get_global_batch_list`; the last may have fewer.
 
     Returns
     -------
@@ -169,7 +169,7 @@ def examine_order(check, result, order):
             at = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), min(len(got), len(wanted)))
             said, expected = (" ".join(work[max(0, at - 3) : at + 4]) for work in (got, wanted))
             shown = f": it did {said}, expected {expected}" if check.show else ""
-            check.fail(f"rank {model.rank} leaves the 1F1B order at step {at + 1}{shown}", "too many or too few forwards at the start")
+            check.fail(f"rank {model.rank} breaks the 1F1B order at step {at + 1}{shown}", "too many or too few forwards at the start")
 
 
 def examine_memory(check, result, world_size, num_layers, global_batch_size, batch_size):
@@ -281,7 +281,7 @@ plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
 plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Peak memory of a rank", "memory")
 
 # %% [markdown] tags=["slide-50"]
-# Sixteen ranks, 48 micro-batches. NVLink connects ranks 0 to 7 and ranks 8 to 15; find the place where messages go over the network.
+# Here are sixteen ranks and 48 micro-batches. NVLink connects ranks 0 to 7 and 8 to 15; find the place where messages go over the network.
 
 # %% Draw sixteen ranks tags=["given"]
 check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).draw("1F1B on sixteen ranks")

@@ -4,35 +4,36 @@
 
 # %% [markdown] after="In part 18, one rank worked while the others waited. Now the batch is cut into m micro-batches, and rank 0 starts the second one while" tags=["notes"]
 # Many people think that 1F1B is faster. Let them read off the ends of both pictures: 33 units each, and 27.3% bubbles. Then compare rank 3:
-# in 1F1B it is done with each micro-batch before it takes the next, in GPipe it keeps all eight.
+# in 1F1B it is done with each micro-batch before it takes the next; in GPipe it keeps all eight.
 
 # %% [markdown] after="## A worked example: micro-batches in the storage" tags=["notes"]
 # Ask what happens with only the layer as the key, as in part 16. The second micro-batch replaces the activation of the first, and backward
 # gets an activation and a gradient of different samples; the simulator says so.
 
 # %% [markdown] after="Three micro-batches go forward" tags=["notes"]
-# Let the room predict the last number on each rank: 3 and 6. Rank 0 takes out what it sends, rank 1 keeps both input and output. If someone
-# asks about the 1.05 ms between micro-batches: a forward takes 0.29 ms, and rank 0 waits for its next input.
+# Let the room predict the last number on each rank: 3 and 6. Rank 0 takes out what it sends, and rank 1 keeps both input and output. If
+# someone asks about the 1.05 ms between micro-batches: a forward takes 0.29 ms, and rank 0 waits for its next input.
 
 # %% [markdown] after="Three micro-batches go forward" tags=["slide"]
 # ## A question for the room
 #
-# There are 4 ranks and 8 micro-batches. At most how many are in flight on rank 0?
+# There are 4 ranks and 8 micro-batches. What is the largest number that is ever in flight on rank 0?
 
 # %% [markdown] tags=["fragment"]
 # Four, one for each rank. With all forwards first (GPipe), it would be eight.
 
 # %% [markdown] after="Messages between two ranks arrive in the order in which they were sent, so micro-batches need no labels." tags=["notes"]
 # Let them count in the picture: four forwards before the first backward on rank 0, one on rank 3, so $p - r$. In code it is easy to be off
-# by one: the first loop takes $p - 1 - r$ if the second one begins with a forward. And never more than there are micro-batches.
+# by one: the first loop does $p - 1 - r$ forwards if the second one begins with a forward. But it must never do more forwards than there
+# are micro-batches.
 
 # %% [markdown] after="Exercise: part3_training_loop" tags=["notes"]
 # The whole schedule is in the number `ahead`. One too many costs memory; one too few makes the ranks wait for each other, and the step
 # takes 39 instead of 25 ms on four ranks. The end needs no loop of its own, because the `if` stops the forwards.
 
 # %% [markdown] after="Check" tags=["notes"]
-# The check compares the order with the lists from the first picture, and the time (with free messages) with the formula. GPipe passes
-# for time and fails for order and memory: 2.0 GiB on four ranks, where 1F1B needs 1.2.
+# The check compares the order with the lists from the first picture, and the time (with free messages) with the formula. GPipe passes on
+# time, but fails on order and memory: 2.0 GiB on four ranks, where 1F1B needs 1.2.
 
 # %% [markdown] after="Draw the ideal" tags=["notes"]
 # Move the slider to the end of rank 3's first backward. Ranks 0 and 1 wait, although rank 0 could take another micro-batch: it must not, to
@@ -60,17 +61,17 @@
 
 # %% [markdown] after="Draw the utilisation" tags=["notes"]
 # Take bets before you show it. Micro-batches of 2 win with 67%, but 1 and 4 are close behind, so the choice is not critical. With 8
-# micro-batches of 32, the formula alone gives 7/15 as bubbles, or 47%.
+# micro-batches of 32, the formula alone gives bubbles of 7/15, or 47%.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# From 0.7 to 5.0 GiB, and the smallest is the run with 256 micro-batches: at most eight of them are in flight on rank 0. So memory favours
-# small micro-batches, and so do the bubbles; only messages and small matrix products push the other way.
+# The memory ranges from 0.7 to 5.0 GiB, and the run with 256 micro-batches needs the least: at most eight of them are in flight on rank 0.
+# So memory favours small micro-batches, and so do the bubbles; only messages and small matrix products push the other way.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
 # Look for the grey line under ranks 7 and 8. A message takes 1.5 ms there, and the forward of a rank's two layers 0.6 ms, so this one link
 # sets the pace for everyone. The formula says 24% bubbles; the picture has 58%.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
-# Question 1: memory, four micro-batches instead of eight on four ranks. Question 2: start the next receive before computing, and do not
-# await the send. Question 3: each micro-batch passes through every rank twice, so there are about twice as many messages, and more
-# activations in flight.
+# Question 1: because of memory; on four ranks, at most four micro-batches are in flight instead of eight. Question 2: start the next
+# receive before computing, and do not await the send. Question 3: each micro-batch passes through every rank twice, so there are about
+# twice as many messages, and more activations in flight.

@@ -106,7 +106,7 @@ for name, groups in ways.items():
     print(f"gathering a weight across {name}: {wording.seconds(max(times))}")
 
 # %% [markdown] tags=["slide-50"]
-# **Recomputation.** If you have dropped an activation, you can get it back by going forward again from one that you kept. This saves
+# **Recomputation.** If you have dropped an activation, you can get it back by running forward again from one that you kept. This saves
 # memory, but costs time that does not count as useful.
 #
 # ## Your turn
@@ -135,8 +135,8 @@ async def part4_training_loop(model, batch_size):
     ### BEGIN SOLUTION
     # Data parallel. Each gradient is reduce-scattered within its node, its shards are
     # summed across nodes and used for the update, and the new weight is gathered within
-    # the node, all while the layers below go backward. Optimizer states are sharded
-    # within a node.
+    # the node, all while the backward of the layers below is running. Optimizer states
+    # are sharded within a node.
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
     layers, n = range(model.num_layers), model.world_size
     size = 8 if n % 8 == 0 else 1
@@ -175,7 +175,7 @@ async def part4_training_loop(model, batch_size):
             grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
             grad_weights[layer] = grad_weights.get(layer, 0) + grad
             if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # a whole backward has passed
+                for above in sorted(under_way):  # another backward has run since
                     await go_on(above)
                 grad = grad_weights.pop(layer)
                 coming = model.reduce_scatter(grad, layer, ranks=in_node)
@@ -232,8 +232,8 @@ float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# The peak memory of your loop, next to the whole state that a rank without any sharding would hold: weights, gradients and optimizer
-# states.
+# This is the peak memory of your loop, next to the whole state that a rank without any sharding would hold: weights, gradients and
+# optimizer states.
 
 # %% Draw the memory tags=["given"]
 state = {f"{s['num_layers']} layers, state only": s["num_layers"] * score.STATE_BYTES for s in score.SETTINGS}

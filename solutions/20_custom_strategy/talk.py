@@ -9,8 +9,8 @@
 
 # %% [markdown] after="## Three tools" tags=["notes"]
 # Students write `x = await model.all_gather(...)` out of habit, and then nothing overlaps. The exchange starts with the call; `await` only
-# waits for it. "One stream" means that an exchange queues behind those the rank started before it, so the order in which you start them
-# matters.
+# waits for it. "A single stream" means that an exchange queues behind those the rank started before it, so the order in which you start
+# them matters.
 
 # %% [markdown] after="Overlap" tags=["notes"]
 # Ask for both times before you run it: the gather alone takes 1.0 ms, the four forwards 1.16 ms. If you await right away, they add up; if
@@ -35,12 +35,12 @@
 # %% [markdown] after="Groups" tags=["slide"]
 # ## A question for the room
 #
-# 32 ranks, 8 to a node. Which groups should stay within a node?
+# There are 32 ranks, 8 to a node. Which groups should stay within a node?
 
 # %% [markdown] tags=["fragment"]
-# Those that send the most, and most often: tensor parallel before ZeRO, and ZeRO before pipeline.
+# Those that send the most, and most often: tensor parallel groups first, then ZeRO groups, and pipelines last.
 
-# %% [markdown] after="**Recomputation.** If you have dropped an activation, you can get it back by going forward again from one that you kept. This saves" tags=["notes"]
+# %% [markdown] after="**Recomputation.** If you have dropped an activation, you can get it back by running forward again from one that you kept. This saves" tags=["notes"]
 # Recomputing everything adds one more forward to a forward and a backward of twice its length: a third more arithmetic, so about 71% MFU
 # at best. The solution does without it, and holds 37 GiB and 10 GiB. Give the room two minutes for the estimate in "Your turn": it decides
 # what is worth building.
@@ -73,16 +73,17 @@
 # 4.0 ms, a layer's backward 2.3 ms.
 
 # %% [markdown] after="With four ranks and eight layers, you can see the details." tags=["notes"]
-# Follow one layer: orange, then grey below the next orange, then green. The solution shards only in groups of eight, so with four ranks the
-# only exchange is an all-reduce among all of them. Memory grows by one activation per layer, and the last updates on the right have nothing
-# left to hide behind.
+# Follow one layer: its backward in orange, then its exchange in grey below the next orange box, then its update in green. The solution
+# shards only in groups of eight, so with four ranks the only exchange is an all-reduce among all of them. Memory grows by one activation
+# per layer, and the last updates on the right have nothing left to hide behind.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # Ask how a state of 16 GiB, most of it sharded, turns into 37 GiB: 64 layers keep an activation of 0.5 GiB each. So more sharding would
 # gain little here, and recomputation or smaller micro-batches a lot.
 
 # %% [markdown] after="Your handle" tags=["notes"]
-# Skip this unless your class has a leaderboard. It shows the handle, MFU, memory, time, score and a small curve, but not the code.
+# Skip this unless your class has a leaderboard. It shows the handle, MFU, memory, time, score and a small curve of how busy the ranks are,
+# but not the code.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For the second half of 1: with 16 GiB, start with smaller micro-batches, because they cost the least. For 2: when it makes room for

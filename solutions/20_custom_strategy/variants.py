@@ -24,7 +24,7 @@ LINES = """
             grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
             grad_weights[layer] = grad_weights.get(layer, 0) + grad
             if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # a whole backward has passed
+                for above in sorted(under_way):  # another backward has run since
                     await go_on(above)
                 grad = grad_weights.pop(layer)
                 coming = model.reduce_scatter(grad, layer, ranks=in_node)

@@ -8,7 +8,7 @@
 # # 21 A tensor parallel transformer block
 #
 # **You will build** what four ranks need to train one transformer block together: `copy_to_group` and `reduce_from_group` (Megatron's f and
-# g), and a loss whose vocabulary is split across the ranks.
+# g), and a loss for a vocabulary that is split across the ranks.
 #
 # *{points} points. About 60 minutes.*
 
@@ -35,7 +35,8 @@ rank = comm.Get_rank()
 # %% [markdown] tags=["slide-50"]
 # In parts 04 and 06, we split fc1 by columns and fc2 by rows. A transformer block is split the same way, twice (Shoeybi et al., 2019,
 # section 3). In the MLP, each rank has some of the hidden units. In attention, each rank has some *heads*: their columns of the matrix that
-# makes q, k and v, and their rows of the output matrix, which adds up what the heads found. The picture shows the second matrix of the MLP.
+# makes the queries, keys and values (q, k and v), and their rows of the output matrix, which adds up the heads' results. The picture shows
+# the second matrix of the MLP.
 
 
 # %% Draw the shards tags=["given", "slide"]
@@ -54,8 +55,8 @@ plots.holdings(down, ranks.call(shard, dict(whole=down)), "The second matrix of 
 #
 # ## A worked example
 #
-# All ranks have the same input of three numbers. Each rank multiplies it by a number of its own, as a column of a weight does. What is the
-# gradient of the input on rank 2? And what is it for the sum of all ranks' results?
+# All ranks have the same input of three numbers. Each rank multiplies it by a number of its own, which stands for its columns of a weight.
+# What is the gradient of the input on rank 2? And what is it for the sum of all ranks' results?
 
 # %% Whose gradient is this?
 # %%px
@@ -65,7 +66,7 @@ gradient = x.grad
 
 # %% Name its kind tags=["given"]
 whole = np.full(3, 1.0 + 2.0 + 3.0 + 4.0)
-print("the ranks have", *ranks.pull("gradient"), " the gradient is", whole)
+print("the ranks have", *ranks.pull("gradient"), " the whole gradient is", whole)
 print("so the gradient is", *placement.kinds_of(ranks.pull("gradient"), whole))
 
 # %% [markdown] tags=["slide"]
@@ -113,7 +114,7 @@ def copy_to_group(x, comm):
     Notes
     -----
     `x` may also be used elsewhere (in the residual connection): sum only the gradient
-    that comes back through your result. Forward sends nothing; backward sends one
+    that comes back through your result. Forward sends nothing; backward does one
     all-reduce the size of `x`.
     """
 
@@ -155,7 +156,8 @@ def reduce_from_group(x, comm):
 # %% [markdown] tags=["slide-50"]
 # ## Do they work?
 #
-# The check tries both operators, then compares a block that uses them (`course_lib.gpt.model.block`, worth reading) with one process.
+# The check tries both operators, then compares a block that uses them (`course_lib.gpt.model.block`, worth reading) with the same block on
+# one process.
 
 # %% Check f and g tags=["given"]
 TensorParallelCheck("copy_to_group", ranks).operator("copy_to_group", 4, 2).passed()
@@ -198,7 +200,7 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
 
     Notes
     -----
-    Forward sends two all-reduces of ``batch * tokens`` numbers. The mean needs only the
+    Forward does two all-reduces of ``batch * tokens`` numbers. The mean needs only the
     sum of all ``z_y - m``, which is a single number: append it to the second. Backward
     sends nothing, and may run after the forward of other losses.
     """
@@ -260,7 +262,7 @@ check = TensorParallelCheck("what the loss sends", ranks, show=False).losses(2, 
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
-# What rank 0 sends in one step of a block of width 64, with 2,000 words and 4 × 32 tokens: with your loss, and with the logits gathered.
+# Here is what rank 0 sends in a step of a block of width 64, with 2,000 words and 4 × 32 tokens, with your loss or with gathered logits.
 
 
 # %% Count the bytes tags=["given", "slide-50"]

@@ -4,8 +4,8 @@
 
 # %% [markdown] after="Draw the shards" tags=["notes"]
 # Columns first, then rows, so nothing is exchanged between the two: that is part 04 again. In the picture on the title slide, a rank's rows
-# belong to the hidden units that its columns of the first matrix produce. Students may ask for more ranks than heads. That does not work
-# here, because a head is not split.
+# belong to the hidden units that its columns of the first matrix produce. Students may ask about using more ranks than heads. That does not
+# work here, because a head is not split.
 
 # %% [markdown] after="Name its kind" tags=["notes"]
 # Have the room call out the four gradients first: rank 2 has 3, 3, 3, and the whole is 10, 10, 10. Stress that no rank is wrong: each has
@@ -14,7 +14,7 @@
 # %% [markdown] after="Name its kind" tags=["slide"]
 # ## A question for the room
 #
-# Suppose each rank carries on with the gradient it has. What happens to the weights below?
+# Suppose each rank carries on with the gradient it has. What happens to the weights of the layers below?
 
 # %% [markdown] tags=["fragment"]
 # They are replicated, but get a different gradient on each rank. After one step they are no longer the same, and no error tells you.
@@ -24,7 +24,7 @@
 # backward, because backward is the transpose.
 
 # %% [markdown] after="Draw the two" tags=["notes"]
-# Striped with a plus means partial. Compare backward of f with forward of g: it is the same exchange. Ask where they go in the block: f
+# Stripes with a plus sign mean partial. Compare backward of f with forward of g: it is the same exchange. Ask where they go in the block: f
 # before the matrices that are split by columns, g after those that are split by rows.
 
 # %% [markdown] after="Draw the two" tags=["slide-50"]
@@ -49,16 +49,16 @@
 
 # %% [markdown] after="Exercise: copy_to_group" tags=["notes"]
 # The all-reduce sits inside `backward`, and its result goes into a fresh array: writing into `grad` would corrupt what the residual
-# connection gets. Many students divide by the number of ranks, as in data parallel. But these are terms of one gradient, so they must be
-# summed.
+# connection gets. Many students divide by the number of ranks, as in data parallel training. But these are terms of one gradient, so they
+# must be summed.
 
 # %% [markdown] after="Exercise: reduce_from_group" tags=["notes"]
 # Point at the lambda: backward sends nothing. With an all-reduce there as well, the gradients in the split part would be n times too large,
 # and no error would tell you.
 
 # %% [markdown] after="## Do they work?" tags=["notes"]
-# The third check is the strict one: a block on two ranks against one process. If only that one fails, look at LayerNorm first: its
-# gradients are computed below f, and are right only if f has summed.
+# The third check is the strict one: it compares a block on two ranks with the same block on one process. If only that one fails, look at
+# LayerNorm first: its gradients are computed below f, and are right only if f has summed.
 
 # %% [markdown] after="## The loss, when no rank has all the logits" tags=["notes"]
 # Collect answers to the last question: three numbers per token, namely the largest logit, the sum of the exponentials, and the label's
@@ -84,9 +84,9 @@
 
 # %% [markdown] tags=["fragment"]
 # The loss is a mean over the tokens, and the mean needs only their sum. The largest logit and the sum of the exponentials go into a
-# logarithm, token by token, so they must be known one by one.
+# logarithm, token by token, so they must be known for each token.
 
 # %% [markdown] after="A rank holds only its own words' logits: here 256 kB of 1 MB. With 50,000 words and 8 × 2,048 tokens, all logits take 3.3 GB in float32." tags=["notes"]
-# Their gradient is just as large. For 1: LayerNorm, and everything else that is replicated below f, gets a different gradient on each rank;
-# comparing a checksum of these weights across the ranks would show it. For 2: beyond some n, a step is mostly communication, so tensor
-# parallelism stays within a node.
+# The gradient of the logits is just as large. For 1: LayerNorm, and everything else that is replicated below f, gets a different gradient
+# on each rank; comparing a checksum of these weights across the ranks would show it. For 2: beyond some n, a step is mostly communication,
+# so tensor parallelism stays within a node.

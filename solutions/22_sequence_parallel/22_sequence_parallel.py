@@ -49,8 +49,8 @@ tokens = np.arange(24.0).reshape(8, 3)
 plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, sharded along its positions", ("positions", "width"))
 
 # %% [markdown] tags=["slide"]
-# An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for its
-# own positions. Before the next one, an all-gather brings all positions together. In the backward pass, each turns into the other.
+# An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for
+# its own positions. Before the next one, an all-gather brings all positions together. In the backward pass, each turns into the other.
 
 # %% Draw the operators tags=["given", "slide"]
 plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)
@@ -58,8 +58,8 @@ plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parall
 # %% [markdown] tags=["slide-50"]
 # ## A worked example
 #
-# Collectives put the ranks' parts one after another *in memory*, but positions are dimension 1 of `(batch, positions, width)`. The cell
-# gathers two samples, one position per rank. What does the first sample hold afterwards? How can you fix it? Then it is your turn.
+# Collectives put the ranks' parts one after another *in memory*, but positions are dimension 1 of `(batch, positions, width)`. The next
+# cell gathers two samples, one position per rank. What does the first sample hold afterwards? How can you fix it? Then it is your turn.
 
 # %% Gather along another dimension tags=["slide-50"]
 # %%px
@@ -145,8 +145,8 @@ SequenceParallelCheck("scatter_sequence", ranks).operator("scatter_sequence", 4,
 # %% [markdown] tags=["slide"]
 # ## What about LayerNorm's own gradients?
 #
-# LayerNorm's scale and shift are replicated, but each rank's LayerNorm sees only its own positions. What kind is the gradient of the shift?
-# If a program gets this wrong, nothing crashes: the weights just drift apart, a little in each step. It has happened in real systems.
+# LayerNorm's scale and shift are replicated, but each rank's LayerNorm sees only its own positions. What kind of array is the shift's
+# gradient? If a program gets this wrong, nothing crashes: the weights just drift apart, little by little. It has happened in real systems.
 
 # %% Look at the gradients
 # %%px
@@ -187,8 +187,8 @@ def reduce_norm_gradients(module, comm):
 
 
 # %% [markdown] tags=["slide-50"]
-# Now the gradients are right. The next step is to *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a
-# limit, all gradients are scaled down so that it equals the limit. Your turn again: which squares must be added up over the group, and which must not?
+# Now the gradients are right. Next, we *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a limit, all
+# gradients are scaled down so that it equals the limit. Your turn again: which squares must be added up over the group, and which must not?
 
 
 # %% Exercise: clip_gradients tags=["exercise", "slide-50"]
@@ -262,8 +262,8 @@ check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
-# One step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (with four all-reduces; they keep no
-# arrays, so the memory is measured without them); as in this part; and with only a rank's own positions kept, gathered again in backward.
+# Here is one step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (its four all-reduces keep no arrays,
+# so the memory is measured without them); as in this part; and keeping only the rank's own positions, which are gathered again in backward.
 
 
 # %% Measure three ways tags=["given", "slide-50"]

@@ -3,8 +3,8 @@
 # answer.
 
 # %% [markdown] after="Draw the positions" tags=["notes"]
-# In the picture on the title slide, each rank has two positions at full width. This matters: in the paper's formula, tensor parallelism
-# does not divide 10 of the 34 parts of a layer's activations (not counting attention's scores).
+# In the picture on the title slide, each rank has two positions at full width. This matters: in the paper's formula for a layer's
+# activations, tensor parallelism leaves 10 of the 34 parts undivided (not counting attention's scores).
 
 # %% [markdown] after="Draw the positions" tags=["slide"]
 # ## A question for the room
@@ -14,7 +14,7 @@
 # %% [markdown] tags=["fragment"]
 # Attention, and nothing else. LayerNorm, the MLP, dropout and the residual sums treat each position on its own.
 
-# %% [markdown] after="An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for its" tags=["notes"]
+# %% [markdown] after="An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for" tags=["notes"]
 # Ask what this costs in bytes: nothing, because the two halves of the all-reduce were there before. What is new is where LayerNorm and the
 # residual sum happen: between the halves, on a quarter of the positions.
 
@@ -36,7 +36,7 @@
 # 0, 10, 20, 30.
 
 # %% [markdown] after="Gather along another dimension" tags=["notes"]
-# Point at `axis=1` in the last line: one `concatenate`, and with it a copy. In the backward pass, `split` gives the same order.
+# Point at `axis=1` in the last line: it takes one `concatenate`, and therefore a copy. In the backward pass, `split` gives the same order.
 
 # %% [markdown] after="Exercise: gather_sequence" tags=["notes"]
 # Point at the reduce-scatter in `backward`. The mistake to warn about is returning the rank's own slice of `grad`: it runs, it has the
@@ -44,8 +44,9 @@
 # scattered.
 
 # %% [markdown] after="Exercise: scatter_sequence" tags=["notes"]
-# The same two exchanges in the opposite order. An all-reduce with a slice gives the right numbers at twice the bytes, and the hidden tests
-# count them. In the backward pass, each term gets the whole gradient, not only that of the rank's own positions.
+# These are the same two exchanges in the opposite order. An all-reduce followed by a slice gives the right numbers but sends twice the
+# bytes, and the hidden tests count them. In the backward pass, each term gets the whole gradient, not only that of the rank's own
+# positions.
 
 # %% [markdown] after="## What about LayerNorm's own gradients?" tags=["notes"]
 # Before you run the cell, ask what a rank will find: the gradient of the shift is the sum, over the rank's positions, of what comes back.
@@ -60,11 +61,11 @@
 # is why it is so easy to forget.
 
 # %% [markdown] after="Exercise: reduce_norm_gradients" tags=["notes"]
-# A sum, not a mean: the ranks have different positions of the same texts, not different samples. The code asks for the kind. Going by shape
+# A sum, not a mean: the ranks have different positions of the same texts, not different samples. The code goes by the kind. Going by shape
 # instead, and treating every vector as replicated, fails as soon as a vector is sharded.
 
-# %% [markdown] after="Now the gradients are right. The next step is to *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a" tags=["notes"]
-# Take answers: squares of sharded gradients are added over the group, those of replicated ones count once. If you add up all of them,
+# %% [markdown] after="Now the gradients are right. Next, we *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a limit, all" tags=["notes"]
+# Take answers: squares of sharded gradients are added over the group, and those of replicated ones count once. If you add up all of them,
 # LayerNorm counts once per rank, which makes the norm only slightly too large.
 
 # %% [markdown] after="Exercise: clip_gradients" tags=["notes"]
