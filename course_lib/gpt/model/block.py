@@ -36,8 +36,10 @@ class ParallelLinear(Module):
 
     Attributes
     ----------
-    This rank's part.
-        This rank's part.
+    weight : Parameter
+        This rank's part, ``(inputs, outputs / size)`` or ``(inputs / size, outputs)``.
+    kind : Kind
+        Placement of the whole matrix: sharded along `dim`.
     """
 
     def __init__(self, whole: np.ndarray, dim: int, size: int, index: int):
