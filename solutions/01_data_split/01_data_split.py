@@ -122,7 +122,38 @@ x = np.arange(1440 * 4).reshape(1440, 4)
 answers = ranks.call("split_data", [dict(x_train=x, y_train=x[:, 0], mp_size=2, dp_size=4, rank=r) for r in range(8)])
 plots.holdings(x, [a[0] for a in answers], "The samples on each rank, mp_size=2, dp_size=4", ("samples", "features"))
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# Splitting moves nothing between ranks: each one takes its part of what it has already loaded. What it saves is memory and work. The chart
+# shows how much memory the images take up on one rank, first if every rank keeps all the data, then if each keeps only its part, for every
+# grid of eight ranks.
+
+# %% Draw the memory tags=["given"]
+data = datasets.load("digits")
+held = {"all of it": data.x_train.nbytes}
+for mesh in reversed(grids(8)):
+    arguments = dict(x_train=data.x_train, y_train=data.y_train, mp_size=mesh.mp, dp_size=mesh.dp, rank=0)
+    split_x, _ = ranks.call("split_data", arguments)[0]
+    held[f"mp_size {mesh.mp}, dp_size {mesh.dp}"] = split_x.nbytes
+plots.bars(held, "Images of handwritten digits on rank 0", "bytes")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. `x_train[a:b]` is a view: it keeps the whole array alive. When does a rank really need less memory?
+# 2. `split_data` does not shuffle. What goes wrong in training if the data is sorted by class and each rank gets one slice?
+#
+# The last cells save your function to `data_parallel_preprocess.py`, where part 10 finds it, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+from course_lib import saving
+
+saving.save(ranks, "split_data")
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They call your function with other sizes.
 
 # %% Test: the rows of every grid tags=["test"] points=7
@@ -162,35 +193,6 @@ for mesh, dtype in zip((Mesh(dp=1, mp=1), Mesh(dp=2, mp=2), Mesh(dp=3, mp=2), Me
             check.array(split_x, x[copy * each :][:each], name="split_x_train", rank=r, cause=cause)
             check.array(split_y, y[copy * each :][:each], name="split_y_train", rank=r, cause=cause)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# Splitting moves nothing between ranks: each one takes its part of what it has already loaded. What it saves is memory and work. The chart
-# shows how much memory the images take up on one rank, first if every rank keeps all the data, then if each keeps only its part, for every
-# grid of eight ranks.
-
-# %% Draw the memory tags=["given"]
-data = datasets.load("digits")
-held = {"all of it": data.x_train.nbytes}
-for mesh in reversed(grids(8)):
-    arguments = dict(x_train=data.x_train, y_train=data.y_train, mp_size=mesh.mp, dp_size=mesh.dp, rank=0)
-    split_x, _ = ranks.call("split_data", arguments)[0]
-    held[f"mp_size {mesh.mp}, dp_size {mesh.dp}"] = split_x.nbytes
-plots.bars(held, "Images of handwritten digits on rank 0", "bytes")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. `x_train[a:b]` is a view: it keeps the whole array alive. When does a rank really need less memory?
-# 2. `split_data` does not shuffle. What goes wrong in training if the data is sorted by class and each rank gets one slice?
-#
-# The last cells save your function to `data_parallel_preprocess.py`, where part 10 finds it, and stop the ranks.
-
-# %% Save the functions tags=["given", "skip"]
-from course_lib import saving
-
-saving.save(ranks, "split_data")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

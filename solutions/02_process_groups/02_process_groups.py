@@ -184,7 +184,42 @@ mp_groups = sorted({tuple(a[2].tolist()) for a in answers})
 dp_groups = sorted({tuple(a[3].tolist()) for a in answers})
 plots.groups({"mp": mp_groups, "dp": dp_groups}, "Your groups for mp_size=2, dp_size=4")
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# Groups save traffic. Suppose each rank has a gradient of 1 MB for its part of the model. The two upper bars show what it costs to average
+# it within the dp groups. The bottom bar shows what it would cost if all eight ranks took part.
+
+
+# %% Count the bytes tags=["given"]
+def average_gradient(mp_size, dp_size):
+    *_, dp_comm, _, _ = get_info(Communicator(), Communicator().Get_rank(), mp_size, dp_size, True, False, 8, 8)
+    dp_comm.Allreduce(np.ones(125_000), np.empty(125_000))
+
+
+moved = []
+for mesh in (Mesh(dp=2, mp=4), Mesh(dp=4, mp=2), Mesh(dp=8, mp=1)):
+    ranks.call(average_gradient, dict(mp_size=mesh.mp, dp_size=mesh.dp))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size 4", "all 8 ranks"])
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. Eight ranks run on two machines with four cores each, and the connection between the machines is slow. Which of a rank's two groups
+#    should stay within one machine?
+# 2. All ranks have to call `Split`, even those whose group you do not need. Why is there no way around that?
+#
+# The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+from course_lib import saving
+
+saving.save(ranks, "get_info")
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They call your function with other grids and layers.
 
 # %% Test: the place in the grid tags=["test"] points=5
@@ -235,39 +270,6 @@ for mesh in grids(8):
                 check.value(part_in, in_dim // mesh.mp if rows else in_dim, name="part_in_dim", rank=r, cause=cause)
                 check.value(part_out, out_dim if rows else out_dim // mesh.mp, name="part_out_dim", rank=r, cause=cause)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# Groups save traffic. Suppose each rank has a gradient of 1 MB for its part of the model. The two upper bars show what it costs to average
-# it within the dp groups. The bottom bar shows what it would cost if all eight ranks took part.
-
-
-# %% Count the bytes tags=["given"]
-def average_gradient(mp_size, dp_size):
-    *_, dp_comm, _, _ = get_info(Communicator(), Communicator().Get_rank(), mp_size, dp_size, True, False, 8, 8)
-    dp_comm.Allreduce(np.ones(125_000), np.empty(125_000))
-
-
-moved = []
-for mesh in (Mesh(dp=2, mp=4), Mesh(dp=4, mp=2), Mesh(dp=8, mp=1)):
-    ranks.call(average_gradient, dict(mp_size=mesh.mp, dp_size=mesh.dp))
-    moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size 4", "all 8 ranks"])
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. Eight ranks run on two machines with four cores each, and the connection between the machines is slow. Which of a rank's two groups
-#    should stay within one machine?
-# 2. All ranks have to call `Split`, even those whose group you do not need. Why is there no way around that?
-#
-# The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
-
-# %% Save the functions tags=["given", "skip"]
-from course_lib import saving
-
-saving.save(ranks, "get_info")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

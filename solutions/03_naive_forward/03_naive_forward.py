@@ -207,7 +207,50 @@ whole = np.arange(8 * 12.0).reshape(8, 12)
 answers = ranks.call(collect_input, [dict(x=np.ascontiguousarray(whole[:, 3 * r : 3 * r + 3]), size=4) for r in range(4)])
 plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each rank holds all the columns", ("samples", "hidden units"))
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# There is another way: each rank writes its columns into an array of zeros, and the ranks all-reduce that array. The result is just as
+# correct. Here is what a rank sends for a batch of 60 samples and 256 hidden units.
+
+
+# %% Count the bytes tags=["given"]
+def padded(x, size):
+    whole = np.zeros((len(x), size * x.shape[1]), x.dtype)
+    whole[:, rank * x.shape[1] :][:, : x.shape[1]] = x
+    comm.Allreduce(whole.copy(), whole)
+    return whole.nbytes
+
+
+x, moved = np.ones((60, 64), np.float32), []
+for function in (collect_input, padded):
+    ranks.call(function, dict(x=x, size=4))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends to collect the input of fc2", ["your function", "zeros and all-reduce"])
+
+# %% [markdown] tags=["slide-50"]
+# And memory? After the all-gather, each rank holds as many hidden units as it would without any model parallelism.
+
+# %% Draw the memory tags=["given"]
+collected = ranks.call(collect_input, dict(x=x, size=4))[0][0]
+plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden units on each rank, batch of 60, 4 ranks", "bytes")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. The traffic grows with the batch, not with the weight. For which layers is this cheaper than sending the weights?
+# 2. Every rank computes with all hidden units. What would have to be different about fc2 for a rank to need only its own?
+#
+# The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+from course_lib import saving
+
+saving.save(ranks, "naive_collect_forward_input", "naive_collect_forward_output")
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
 
 # %% Test: the collected input tags=["test"] points=6
@@ -249,47 +292,6 @@ for size in (1, 2, 4):
     for r, got in enumerate(ranks.call(layer, [dict(x=xs[r % size], w=ws[r % size], size=size) for r in range(4)])):
         check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# There is another way: each rank writes its columns into an array of zeros, and the ranks all-reduce that array. The result is just as
-# correct. Here is what a rank sends for a batch of 60 samples and 256 hidden units.
-
-
-# %% Count the bytes tags=["given"]
-def padded(x, size):
-    whole = np.zeros((len(x), size * x.shape[1]), x.dtype)
-    whole[:, rank * x.shape[1] :][:, : x.shape[1]] = x
-    comm.Allreduce(whole.copy(), whole)
-    return whole.nbytes
-
-
-x, moved = np.ones((60, 64), np.float32), []
-for function in (collect_input, padded):
-    ranks.call(function, dict(x=x, size=4))
-    moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends to collect the input of fc2", ["your function", "zeros and all-reduce"])
-
-# %% [markdown] tags=["slide-50"]
-# And memory? After the all-gather, each rank holds as many hidden units as it would without any model parallelism.
-
-# %% Draw the memory tags=["given"]
-collected = ranks.call(collect_input, dict(x=x, size=4))[0][0]
-plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden units on each rank, batch of 60, 4 ranks", "bytes")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. The traffic grows with the batch, not with the weight. For which layers is this cheaper than sending the weights?
-# 2. Every rank computes with all hidden units. What would have to be different about fc2 for a rank to need only its own?
-#
-# The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
-
-# %% Save the functions tags=["given", "skip"]
-from course_lib import saving
-
-saving.save(ranks, "naive_collect_forward_input", "naive_collect_forward_output")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

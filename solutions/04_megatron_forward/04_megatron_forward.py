@@ -196,50 +196,6 @@ summands = [np.array([[1.0 * r, 10.0]]) for r in range(4)]
 answers = ranks.call(collect_output, [dict(x=summand, size=4) for summand in summands])
 plots.exchange(summands, [got for got, _ in answers], "Your megatron_collect_forward_output")
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
-
-# %% Test: the input tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_forward_input", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
-        compare_input(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
-### END HIDDEN TESTS
-
-# %% Test: the output tags=["test"] points=7
-### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_forward_output", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 5, 12)
-        check.case = f"mp_size {size}, a batch of {batch}, {width} outputs, {np.dtype(dtype)}"
-        compare_output(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
-    check.case = f"mp_size {size}, a batch of 5, 7 outputs"  # neither 2 nor 4 divides these
-    compare_output(check, list(check.random.standard_normal((4, 5, 7))), size)
-### END HIDDEN TESTS
-
-
-# %% Test: the whole layer tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-def layer(x, w, size):
-    group = mp_group(size)
-    return megatron_collect_forward_output(megatron_collect_forward_input(x, group, size) @ w, group, size)
-
-
-check = Check("the whole layer", show=False)
-for size in (1, 2, 4):
-    width, batch, out = check.sizes(3, 2, 6)
-    batch, out = 2 * batch + 1, 2 * out + 1  # no group size divides these
-    x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, out))
-    check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
-    xs, ws = [np.ascontiguousarray(part) for part in np.split(x, size, axis=1)], np.split(w, size, axis=0)
-    for r, got in enumerate(ranks.call(layer, [dict(x=xs[r % size], w=ws[r % size], size=size) for r in range(4)])):
-        check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
@@ -291,6 +247,52 @@ plots.bars(held, "The input of fc2 on each rank, batch of 60", "bytes")
 from course_lib import saving
 
 saving.save(ranks, "megatron_collect_forward_input", "megatron_collect_forward_output")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
+
+# %% Test: the input tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("megatron_collect_forward_input", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = check.sizes(2, 2, 9)
+        check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
+        compare_input(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
+### END HIDDEN TESTS
+
+# %% Test: the output tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = Check("megatron_collect_forward_output", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = check.sizes(2, 5, 12)
+        check.case = f"mp_size {size}, a batch of {batch}, {width} outputs, {np.dtype(dtype)}"
+        compare_output(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
+    check.case = f"mp_size {size}, a batch of 5, 7 outputs"  # neither 2 nor 4 divides these
+    compare_output(check, list(check.random.standard_normal((4, 5, 7))), size)
+### END HIDDEN TESTS
+
+
+# %% Test: the whole layer tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+def layer(x, w, size):
+    group = mp_group(size)
+    return megatron_collect_forward_output(megatron_collect_forward_input(x, group, size) @ w, group, size)
+
+
+check = Check("the whole layer", show=False)
+for size in (1, 2, 4):
+    width, batch, out = check.sizes(3, 2, 6)
+    batch, out = 2 * batch + 1, 2 * out + 1  # no group size divides these
+    x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, out))
+    check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
+    xs, ws = [np.ascontiguousarray(part) for part in np.split(x, size, axis=1)], np.split(w, size, axis=0)
+    for r, got in enumerate(ranks.call(layer, [dict(x=xs[r % size], w=ws[r % size], size=size) for r in range(4)])):
+        check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

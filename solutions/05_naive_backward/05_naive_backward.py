@@ -215,7 +215,48 @@ whole = np.arange(8 * 12.0).reshape(8, 12)
 held = [got for got, _ in ranks.call(collect_x, [dict(grad_x=whole * (r == 0), size=4) for r in range(4)])]
 plots.holdings(whole, held, "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units"))
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# An all-reduce followed by a slice would give the same result. Here is what a rank sends for a batch of 60 and 256 hidden units.
+
+
+# %% Count the bytes tags=["given"]
+def all_reduce_and_slice(grad_x, size):
+    total = np.empty_like(grad_x)
+    comm.Allreduce(grad_x, total)
+    return np.split(total, size, axis=1)[rank]
+
+
+grad_x, moved = np.ones((60, 256), np.float32), []
+for function in (collect_x, all_reduce_and_slice):
+    ranks.call(function, dict(grad_x=grad_x, size=4))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", ["your function", "all-reduce, slice"])
+
+# %% [markdown] tags=["slide-50"]
+# And memory? The partial sum is as large as the gradient would be without model parallelism. Only a quarter of that stays.
+
+# %% Draw the memory tags=["given"]
+held = {"partial sum": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
+plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. The forward pass all-gathers, and the backward pass reduce-scatters. Is that a coincidence? What is the backward pass of an all-reduce?
+# 2. The gradient of the weight needs no exchange within the model parallel group. Why not?
+#
+# The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+from course_lib import saving
+
+saving.save(ranks, "naive_collect_backward_output", "naive_collect_backward_x")
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
 
 # %% Test: the gradient of the output tags=["test"] points=6
@@ -256,45 +297,6 @@ for size in (1, 2, 4):
         want = np.split(grad @ w.T, size, axis=1)[r % size]
         check.array(got, want, name="the gradient of the layer's input", rank=r, cause="see the tests of the two functions", rtol=1e-12)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# An all-reduce followed by a slice would give the same result. Here is what a rank sends for a batch of 60 and 256 hidden units.
-
-
-# %% Count the bytes tags=["given"]
-def all_reduce_and_slice(grad_x, size):
-    total = np.empty_like(grad_x)
-    comm.Allreduce(grad_x, total)
-    return np.split(total, size, axis=1)[rank]
-
-
-grad_x, moved = np.ones((60, 256), np.float32), []
-for function in (collect_x, all_reduce_and_slice):
-    ranks.call(function, dict(grad_x=grad_x, size=4))
-    moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", ["your function", "all-reduce, slice"])
-
-# %% [markdown] tags=["slide-50"]
-# And memory? The partial sum is as large as the gradient would be without model parallelism. Only a quarter of that stays.
-
-# %% Draw the memory tags=["given"]
-held = {"partial sum": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
-plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. The forward pass all-gathers, and the backward pass reduce-scatters. Is that a coincidence? What is the backward pass of an all-reduce?
-# 2. The gradient of the weight needs no exchange within the model parallel group. Why not?
-#
-# The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
-
-# %% Save the functions tags=["given", "skip"]
-from course_lib import saving
-
-saving.save(ranks, "naive_collect_backward_output", "naive_collect_backward_x")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

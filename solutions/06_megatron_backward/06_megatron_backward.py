@@ -205,39 +205,6 @@ rows = np.split(weight, 4, axis=0)
 held = ranks.call(layer, [dict(grad=grad, rows=rows[r], size=4) for r in range(4)])
 plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your functions leave it", ("samples", "hidden units"))
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
-
-# %% Test: the gradient of the output tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_backward_output", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
-        grads = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
-        compare(check, collect_output, [grads[r // size] for r in range(4)], size, *OUTPUT)
-### END HIDDEN TESTS
-
-# %% Test: the gradient of the input tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_backward_x", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units on each rank, {np.dtype(dtype)}"
-        compare(check, collect_x, list(check.random.standard_normal((4, batch, size * width)).astype(dtype)), size, *INPUT)
-### END HIDDEN TESTS
-
-# %% Test: the whole layer tags=["test"] points=2
-### BEGIN HIDDEN TESTS
-check = Check("the whole layer", show=False)
-for size in (1, 2, 4):
-    batch, width, out = check.sizes(3, 2, 9)
-    check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {out} outputs"
-    compare_layer(check, batch, width, out, size, 1e-12)
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
@@ -295,6 +262,41 @@ plots.bars(sizes, "Hidden layer's gradient on a rank, at its largest, batch of 6
 from course_lib import saving
 
 saving.save(ranks, "megatron_collect_backward_output", "megatron_collect_backward_x")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
+
+# %% Test: the gradient of the output tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("megatron_collect_backward_output", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = check.sizes(2, 2, 9)
+        check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
+        grads = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
+        compare(check, collect_output, [grads[r // size] for r in range(4)], size, *OUTPUT)
+### END HIDDEN TESTS
+
+# %% Test: the gradient of the input tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("megatron_collect_backward_x", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = check.sizes(2, 2, 9)
+        check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units on each rank, {np.dtype(dtype)}"
+        compare(check, collect_x, list(check.random.standard_normal((4, batch, size * width)).astype(dtype)), size, *INPUT)
+### END HIDDEN TESTS
+
+# %% Test: the whole layer tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = Check("the whole layer", show=False)
+for size in (1, 2, 4):
+    batch, width, out = check.sizes(3, 2, 9)
+    check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {out} outputs"
+    compare_layer(check, batch, width, out, size, 1e-12)
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -147,32 +147,6 @@ before = ranks.pull("own")
 answers = ranks.call(collect, [dict(grad_w=np.zeros(1), grad_b=b, mp_size=1) for b in before])
 plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weight_grad over four ranks")
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other grids, shapes and dtypes, and also count the bytes you send.
-
-# %% Test: the mean in every grid tags=["test"] points=7
-### BEGIN HIDDEN TESTS
-check = Check("collect_weight_grad", show=False)
-for mesh in grids(4):
-    for dtype in (np.float32, np.float64):
-        rows, columns = check.sizes(2, 5, 12)
-        check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
-        normal = check.random.standard_normal
-        compare(check, [(normal((rows, columns)).astype(dtype), normal(columns).astype(dtype)) for _ in range(4)], mesh)
-### END HIDDEN TESTS
-
-# %% Test: any shape tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = Check("collect_weight_grad", show=False)
-for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3))):
-    both = check.random.permutation([np.float32, np.float64])
-    for mesh, dtypes in ((Mesh(dp=4, mp=1), both), (Mesh(dp=2, mp=2), both[::-1])):
-        check.case = f"dp_size {mesh.dp}, grad_w of shape {shape_w}, grad_b of shape {shape_b}, {[np.dtype(d).name for d in dtypes]}"
-        normal = check.random.standard_normal
-        pairs = list(zip((shape_w, shape_b), dtypes, strict=True))
-        compare(check, [[normal(shape).astype(dtype) for shape, dtype in pairs] for _ in range(4)], mesh)
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
@@ -211,6 +185,34 @@ plots.bars({"own gradient": own_w.nbytes, "own and mean": own_w.nbytes + mean_w.
 from course_lib import saving
 
 saving.save(ranks, "collect_weight_grad")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other grids, shapes and dtypes, and also count the bytes you send.
+
+# %% Test: the mean in every grid tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = Check("collect_weight_grad", show=False)
+for mesh in grids(4):
+    for dtype in (np.float32, np.float64):
+        rows, columns = check.sizes(2, 5, 12)
+        check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
+        normal = check.random.standard_normal
+        compare(check, [(normal((rows, columns)).astype(dtype), normal(columns).astype(dtype)) for _ in range(4)], mesh)
+### END HIDDEN TESTS
+
+# %% Test: any shape tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = Check("collect_weight_grad", show=False)
+for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3))):
+    both = check.random.permutation([np.float32, np.float64])
+    for mesh, dtypes in ((Mesh(dp=4, mp=1), both), (Mesh(dp=2, mp=2), both[::-1])):
+        check.case = f"dp_size {mesh.dp}, grad_w of shape {shape_w}, grad_b of shape {shape_b}, {[np.dtype(d).name for d in dtypes]}"
+        normal = check.random.standard_normal
+        pairs = list(zip((shape_w, shape_b), dtypes, strict=True))
+        compare(check, [[normal(shape).astype(dtype) for shape, dtype in pairs] for _ in range(4)], mesh)
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -189,7 +189,6 @@ class ZeroDPStage3FCLayer:
 # Fill a gap, rerun the cell with the class, then run the check for that gap. The checks create a layer on each rank, take a few steps, and
 # compare the results with the same steps on the whole layer. They also look at memory: how many bytes does the layer keep between calls?
 
-
 # %% Check the partition tags=["given"]
 check = Check("_partition_flat_tensor")
 for count in (10, 12):
@@ -210,48 +209,6 @@ check = ShardCheck("backward on 4 ranks, two steps, and what is kept", ranks)
 check.steps(4, (5, 3), 2, np.float32, steps=2)
 check.memory_between_calls(4, (1400, 1300))
 check.passed()
-
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups of 1 to 8 ranks, and look at memory and traffic.
-
-# %% Test: the shards tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = Check("_partition_flat_tensor", show=False)
-for count, axes, dtype in ((c, a, d) for c in range(1, 9) for a in (1, 2, 3) for d in (np.float32, np.float64)):
-    shape = tuple(check.sizes(axes, 1, 6))
-    tensor = check.random.standard_normal(shape).astype(dtype)
-    check.case = f"an array of shape {shape} and {tensor.dtype}, {count} shards"
-    for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
-        for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
-            got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
-            check.array(got, want, name=f"shard {i}", rank=r, cause="padding in front, or wrong shard", contiguous=True)
-            check.value(size, want.size, name="shard_size", rank=r, cause="rounding down, or len() instead of .size")
-### END HIDDEN TESTS
-
-# %% Test: forward tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = ShardCheck("forward", ranks, show=False)
-for size in range(1, 9):
-    for dtype in (np.float32, np.float64):
-        in_dim, out_dim, batch = check.sizes(3, 4, 12)
-        check.steps(size, (in_dim, out_dim), batch, dtype, only_forward=True)
-### END HIDDEN TESTS
-
-# %% Test: backward, several steps tags=["test"] points=6
-### BEGIN HIDDEN TESTS
-check = ShardCheck("backward", ranks, show=False)
-for size in range(1, 9):
-    for dtype in (np.float32, np.float64):
-        in_dim, out_dim, batch = check.sizes(3, 4, 12)
-        check.steps(size, (in_dim, out_dim), batch, dtype, steps=3)
-### END HIDDEN TESTS
-
-# %% Test: nothing whole is kept tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = ShardCheck("what a rank keeps", ranks, show=False)
-for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
-    check.memory_between_calls(size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype)  # odd for 4 ranks
-### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
@@ -295,6 +252,50 @@ plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "
 from course_lib import saving
 
 saving.save(ranks, "ZeroDPStage3FCLayer")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups of 1 to 8 ranks, and look at memory and traffic.
+
+# %% Test: the shards tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("_partition_flat_tensor", show=False)
+for count, axes, dtype in ((c, a, d) for c in range(1, 9) for a in (1, 2, 3) for d in (np.float32, np.float64)):
+    shape = tuple(check.sizes(axes, 1, 6))
+    tensor = check.random.standard_normal(shape).astype(dtype)
+    check.case = f"an array of shape {shape} and {tensor.dtype}, {count} shards"
+    for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
+        for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
+            got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
+            check.array(got, want, name=f"shard {i}", rank=r, cause="padding in front, or wrong shard", contiguous=True)
+            check.value(size, want.size, name="shard_size", rank=r, cause="rounding down, or len() instead of .size")
+### END HIDDEN TESTS
+
+# %% Test: forward tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = ShardCheck("forward", ranks, show=False)
+for size in range(1, 9):
+    for dtype in (np.float32, np.float64):
+        in_dim, out_dim, batch = check.sizes(3, 4, 12)
+        check.steps(size, (in_dim, out_dim), batch, dtype, only_forward=True)
+### END HIDDEN TESTS
+
+# %% Test: backward, several steps tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = ShardCheck("backward", ranks, show=False)
+for size in range(1, 9):
+    for dtype in (np.float32, np.float64):
+        in_dim, out_dim, batch = check.sizes(3, 4, 12)
+        check.steps(size, (in_dim, out_dim), batch, dtype, steps=3)
+### END HIDDEN TESTS
+
+# %% Test: nothing whole is kept tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = ShardCheck("what a rank keeps", ranks, show=False)
+for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
+    check.memory_between_calls(size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype)  # odd for 4 ranks
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

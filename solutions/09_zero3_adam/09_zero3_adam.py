@@ -136,13 +136,77 @@ class ZeroDPAdam:
 # The check takes steps on some shards, with a new gradient for each step. It uses $\beta_1 = \beta_2 = \frac12$ and gradients $g$ and $-g$,
 # so that you can follow it on paper: the first step moves the weight by lr, the second moves it back by a third of that.
 
-
 # %% Check tags=["given"]
 check = AdamCheck("ZeroDPAdam.step", ranks)
 check.by_hand()
 check.passed()
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs, stage by stage
+#
+# The next cells train the same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes. Each run takes 40 steps on
+# the digits. The layers for stages 0 to 2 come with the course (`course_lib/zero.py`, short enough to read in one sitting). The layer for
+# stage 3 is yours from part 08, loaded from `zero_dp_stage3.py`. The optimizer is yours at every stage: it updates the shards that the
+# layers give it.
+
+
+# %% A run at one stage tags=["given", "skip"]
+# %%px
+def run_stage(stage, x, y):
+    """What `zero.profile` measures at one stage; None if part 08 is missing."""
+    student = students.load(".")
+    student.ZeroDPAdam = globals().get("ZeroDPAdam")
+    if stage < 3 or hasattr(student, "ZeroDPStage3FCLayer"):
+        return zero.profile(stage, comm, student, (64, 512, 512, 512, 512, 10), x, y, steps=40)
+
+
+# %% Run the stages tags=["given"]
+data, results = datasets.load("digits"), {}
+for stage in range(4):
+    answers = ranks.call("run_stage", [dict(stage=stage, x=data.x_train[r::4], y=data.y_train[r::4]) for r in range(4)])
+    if answers[0] is None:
+        print("Skipping stage 3: zero_dp_stage3.py has no ZeroDPStage3FCLayer. Finish part 08 and run its last cells.")
+    else:
+        results[f"stage {stage}"] = answers[0]
+for name, r in results.items():
+    apart = np.max(np.abs(r["losses"] - results["stage 0"]["losses"]))
+    print(
+        f"{name}: loss from {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, at most {apart:.0e} away from stage 0; "
+        f"{1000 * r['seconds']:.1f} ms per step"
+    )
+
+# %% Draw the memory tags=["given", "slide-50"]
+plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
+
+# %% [markdown]
+# The bars show the memory that the layers report. The short line is the peak that Python's own `tracemalloc` saw; the difference is
+# temporary arrays. The next cell prints the most that a rank held, next to what the paper's formula gives.
+
+# %% Compare with the formula tags=["given"]
+parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
+for stage, (name, r) in enumerate(results.items()):
+    said = state_bytes_by_kind(stage, parameters, 4).items()
+    print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} times the formula)" for k, n in said))
+
+# %% Draw the traffic tags=["given", "slide-50"]
+plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent per step", list(results))
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. Stages 1 and 2 send as much as stage 0. Why would anyone use stage 0?
+# 2. With 64 ranks instead of 4, which bars shrink, which stay the same, and which exchange becomes the slowest?
+#
+# The last cells save your class to `zero_dp_stage3.py` and stop the ranks.
+
+# %% Save the class tags=["given", "skip"]
+from course_lib import saving
+
+saving.save(ranks, "ZeroDPAdam")
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # The hidden tests take more steps and train a model. They bring their own layers, so part 08 does not matter here.
 
 
@@ -228,69 +292,6 @@ for r, ((w1, b1), (w2, b2)) in enumerate(answers):
     if not accuracy >= 0.90:
         check.fail(f"after an epoch, rank {r} classifies {accuracy:.3f} of the test images correctly; expected at least 0.90")
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs, stage by stage
-#
-# The next cells train the same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes. Each run takes 40 steps on
-# the digits. The layers for stages 0 to 2 come with the course (`course_lib/zero.py`, short enough to read in one sitting). The layer for
-# stage 3 is yours from part 08, loaded from `zero_dp_stage3.py`. The optimizer is yours at every stage: it updates the shards that the
-# layers give it.
-
-
-# %% A run at one stage tags=["given", "skip"]
-# %%px
-def run_stage(stage, x, y):
-    """What `zero.profile` measures at one stage; None if part 08 is missing."""
-    student = students.load(".")
-    student.ZeroDPAdam = globals().get("ZeroDPAdam")
-    if stage < 3 or hasattr(student, "ZeroDPStage3FCLayer"):
-        return zero.profile(stage, comm, student, (64, 512, 512, 512, 512, 10), x, y, steps=40)
-
-
-# %% Run the stages tags=["given"]
-data, results = datasets.load("digits"), {}
-for stage in range(4):
-    answers = ranks.call("run_stage", [dict(stage=stage, x=data.x_train[r::4], y=data.y_train[r::4]) for r in range(4)])
-    if answers[0] is None:
-        print("Skipping stage 3: zero_dp_stage3.py has no ZeroDPStage3FCLayer. Finish part 08 and run its last cells.")
-    else:
-        results[f"stage {stage}"] = answers[0]
-for name, r in results.items():
-    apart = np.max(np.abs(r["losses"] - results["stage 0"]["losses"]))
-    print(
-        f"{name}: loss from {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, at most {apart:.0e} away from stage 0; "
-        f"{1000 * r['seconds']:.1f} ms per step"
-    )
-
-# %% Draw the memory tags=["given", "slide-50"]
-plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
-
-# %% [markdown]
-# The bars show the memory that the layers report. The short line is the peak that Python's own `tracemalloc` saw; the difference is
-# temporary arrays. The next cell prints the most that a rank held, next to what the paper's formula gives.
-
-# %% Compare with the formula tags=["given"]
-parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
-for stage, (name, r) in enumerate(results.items()):
-    said = state_bytes_by_kind(stage, parameters, 4).items()
-    print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} times the formula)" for k, n in said))
-
-# %% Draw the traffic tags=["given", "slide-50"]
-plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent per step", list(results))
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. Stages 1 and 2 send as much as stage 0. Why would anyone use stage 0?
-# 2. With 64 ranks instead of 4, which bars shrink, which stay the same, and which exchange becomes the slowest?
-#
-# The last cells save your class to `zero_dp_stage3.py` and stop the ranks.
-
-# %% Save the class tags=["given", "skip"]
-from course_lib import saving
-
-saving.save(ranks, "ZeroDPAdam")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

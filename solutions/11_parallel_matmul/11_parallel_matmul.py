@@ -210,29 +210,6 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 8, 8, 8))
 examine(check, "par_matmul_by_reduction", *numbers(check, 30, 40, 50))
 check.passed()
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other sizes, including 1024³, and check what is sent.
-
-# %% Test: par_matmul_by_row tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = Check("par_matmul_by_row", show=False)
-for _ in range(4):
-    m, k, n = check.sizes(3, 20, 90)
-    examine(check, "par_matmul_by_row", *numbers(check, 4 * m, k, n), keep=True)
-examine(check, "par_matmul_by_row", *numbers(check, 4, 61, 63), keep=True)
-examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
-### END HIDDEN TESTS
-
-# %% Test: par_matmul_by_reduction tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = Check("par_matmul_by_reduction", show=False)
-for _ in range(4):
-    m, k, n = check.sizes(3, 20, 90)
-    examine(check, "par_matmul_by_reduction", *numbers(check, m, 4 * k, n), keep=True)
-examine(check, "par_matmul_by_reduction", *numbers(check, 61, 4, 63), keep=True)
-examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
@@ -278,6 +255,31 @@ plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1
 #    two products here correspond to?
 #
 # The last cell stops the ranks.
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes, including 1024³, and check what is sent.
+
+# %% Test: par_matmul_by_row tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("par_matmul_by_row", show=False)
+for _ in range(4):
+    m, k, n = check.sizes(3, 20, 90)
+    examine(check, "par_matmul_by_row", *numbers(check, 4 * m, k, n), keep=True)
+examine(check, "par_matmul_by_row", *numbers(check, 4, 61, 63), keep=True)
+examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
+### END HIDDEN TESTS
+
+# %% Test: par_matmul_by_reduction tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("par_matmul_by_reduction", show=False)
+for _ in range(4):
+    m, k, n = check.sizes(3, 20, 90)
+    examine(check, "par_matmul_by_reduction", *numbers(check, m, 4 * k, n), keep=True)
+examine(check, "par_matmul_by_reduction", *numbers(check, 61, 4, 63), keep=True)
+examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -170,7 +170,6 @@ def train(model, loader, epochs, lr):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
-
 # %% Check tags=["given"]
 check = PerceptronCheck("MLP, evaluate and train", ranks)
 check.mlp((6, 5, 4, 3), 7)
@@ -178,32 +177,6 @@ check.evaluate(10, 4)
 for epochs in (3, 1):
     check.train(10, 4, epochs, 0.5)
 check.passed()
-
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other numbers of layers, samples and epochs.
-
-# %% Test: MLP tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = PerceptronCheck("MLP", ranks, show=False)
-for layers in (1, 2, 3, 5):
-    for dtype in (np.float64, np.float32):
-        check.mlp(check.sizes(layers + 1, 2, 9), int(check.random.integers(3, 12)), dtype)
-### END HIDDEN TESTS
-
-# %% Test: evaluate tags=["test"] points=2
-### BEGIN HIDDEN TESTS
-check = PerceptronCheck("evaluate", ranks, show=False)
-for batch in (1, 4, 7, 50):
-    check.evaluate(4 * int(check.random.integers(5, 9)) + 1, batch)
-### END HIDDEN TESTS
-
-# %% Test: train tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = PerceptronCheck("train", ranks, show=False)
-for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20, 2, 0, 11)):  # with and without a smaller last batch
-    samples = batch * whole + int(check.random.integers(more, batch) if more else 0)
-    check.train(samples, batch, epochs, float(check.random.uniform(0.2, 1.0)))
-### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide"]
 # ## See it learn
@@ -234,3 +207,31 @@ plots.losses({"training": ranks.pull("losses")[0]}, "Loss of each step, five epo
 
 # %% Stop the rank tags=["given"]
 ranks.stop()
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other numbers of layers, samples and epochs.
+
+# %% Test: MLP tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = PerceptronCheck("MLP", ranks, show=False)
+for layers in (1, 2, 3, 5):
+    for dtype in (np.float64, np.float32):
+        check.mlp(check.sizes(layers + 1, 2, 9), int(check.random.integers(3, 12)), dtype)
+### END HIDDEN TESTS
+
+# %% Test: evaluate tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = PerceptronCheck("evaluate", ranks, show=False)
+for batch in (1, 4, 7, 50):
+    check.evaluate(4 * int(check.random.integers(5, 9)) + 1, batch)
+### END HIDDEN TESTS
+
+# %% Test: train tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = PerceptronCheck("train", ranks, show=False)
+for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20, 2, 0, 11)):  # with and without a smaller last batch
+    samples = batch * whole + int(check.random.integers(more, batch) if more else 0)
+    check.train(samples, batch, epochs, float(check.random.uniform(0.2, 1.0)))
+### END HIDDEN TESTS

@@ -196,39 +196,6 @@ values[2][0][0, 0] += 0.5
 check_closeness(check, values, False, "one value on rank 2 that differs by 0.5, float32")
 check.passed()
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other numbers and put the differences in other places.
-
-# %% Test: rank_batches tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = Check("rank_batches", show=False)
-for size in (1, 2, 3, 4, 7):
-    for shuffle in (False, True):
-        check_batches(check, batch=int(check.random.integers(1, 5)), samples=int(check.random.integers(40, 60)), size=size, shuffle=shuffle)
-check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
-check_batches(check, 7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller than the others
-### END HIDDEN TESTS
-
-# %% Test: check_parameter_closeness tags=["test"] points=6
-### BEGIN HIDDEN TESTS
-check, cases = Check("check_parameter_closeness", show=False), []
-for dtype, scale in ((np.float64, 1.0), (np.float32, 1.0), (np.float64, 1e-3)):
-    drawn = [parameters(check, dtype, scale) for _ in range(18)]
-    drawn[1][1][1] *= dtype(1 + 4 * np.finfo(dtype).eps)
-    cases += [(drawn[0], True, "equal parameters"), (drawn[1], True, "a rounding difference")]
-    for k, values in enumerate(drawn[2:14]):  # which rank, which parameter, which place, which sign
-        i, place = ((0, (0, 0)), (1, (-1, 0)), (2, (-1, -1)))[k % 3]
-        values[k // 3][i][place] += scale * dtype(check.random.choice([-0.01, 0.01]))
-        cases.append((values, False, "one value that differs on one rank"))
-    drawn[14][1][0] += dtype(0.1)
-    drawn[14][2][0] -= dtype(0.1)
-    drawn[15][3][2][0, 0] = np.nan
-    cases += [(drawn[14], False, "differences that sum to zero"), (drawn[15], False, "one value that is NaN")]
-    cases += [(values, True, "equal parameters") for values in drawn[16:]]
-for k in check.random.permutation(len(cases)):  # in random order
-    check_closeness(check, *cases[k])
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## Train
 # Each rank trains on its own batches, once with the wrapper and once without. Without it, the four models drift apart.
@@ -295,6 +262,41 @@ else:
 # 2. The wrapper averages the gradients. When would averaging the weights after each step do the same? (Think of momentum, or Adam.)
 #
 # The last cell stops the ranks.
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other numbers and put the differences in other places.
+
+# %% Test: rank_batches tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("rank_batches", show=False)
+for size in (1, 2, 3, 4, 7):
+    for shuffle in (False, True):
+        check_batches(check, batch=int(check.random.integers(1, 5)), samples=int(check.random.integers(40, 60)), size=size, shuffle=shuffle)
+check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
+check_batches(check, 7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller than the others
+### END HIDDEN TESTS
+
+# %% Test: check_parameter_closeness tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check, cases = Check("check_parameter_closeness", show=False), []
+for dtype, scale in ((np.float64, 1.0), (np.float32, 1.0), (np.float64, 1e-3)):
+    drawn = [parameters(check, dtype, scale) for _ in range(18)]
+    drawn[1][1][1] *= dtype(1 + 4 * np.finfo(dtype).eps)
+    cases += [(drawn[0], True, "equal parameters"), (drawn[1], True, "a rounding difference")]
+    for k, values in enumerate(drawn[2:14]):  # which rank, which parameter, which place, which sign
+        i, place = ((0, (0, 0)), (1, (-1, 0)), (2, (-1, -1)))[k % 3]
+        values[k // 3][i][place] += scale * dtype(check.random.choice([-0.01, 0.01]))
+        cases.append((values, False, "one value that differs on one rank"))
+    drawn[14][1][0] += dtype(0.1)
+    drawn[14][2][0] -= dtype(0.1)
+    drawn[15][3][2][0, 0] = np.nan
+    cases += [(drawn[14], False, "differences that sum to zero"), (drawn[15], False, "one value that is NaN")]
+    cases += [(values, True, "equal parameters") for values in drawn[16:]]
+for k in check.random.permutation(len(cases)):  # in random order
+    check_closeness(check, *cases[k])
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

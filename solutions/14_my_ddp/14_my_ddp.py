@@ -120,39 +120,12 @@ class MyDP(Module):
 # The model under test has a gate between two layers, which lets a gradient through only once the gradients above it have been averaged. It
 # also has a layer that is never used.
 
-
 # %% Check tags=["given"]
 check = DdpCheck("MyDP", ranks)
 check.train()
 check.train(layers=1)
 check.exchanges()
 check.passed()
-
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other shapes and other numbers of layers, and also fewer ranks.
-
-# %% Test: all start as rank 0 tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = DdpCheck("the start", ranks, show=False)
-for size in (4, 3, 2, 1):
-    check.train(size, layers=int(check.random.integers(2, 5)), steps=0)
-### END HIDDEN TESTS
-
-# %% Test: steps as on the whole batch tags=["test"] points=10
-### BEGIN HIDDEN TESTS
-check = DdpCheck("the steps", ranks, show=False)
-for size in (4, 3, 2, 1):
-    check.train(size, layers=int(check.random.integers(2, 5)), steps=4)
-check.train(4, 3, 2, np.float32)
-### END HIDDEN TESTS
-
-# %% Test: exchanged during backward tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = DdpCheck("the exchanges", ranks, show=False)
-for size, layers in ((4, 5), (3, 3), (2, 4)):
-    check.exchanges(size, layers)
-check.exchanges(4, 3, np.float32)
-### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
@@ -201,6 +174,34 @@ timings.draw({name: (first[name], second[name]) for name in first}, "A step on t
 # 2. Rank 1 uses a layer that rank 0 does not use in this step. What happens with `MyDP`? What could a wrapper do about it?
 #
 # The last cell stops the ranks.
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other shapes and other numbers of layers, and also fewer ranks.
+
+# %% Test: all start as rank 0 tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = DdpCheck("the start", ranks, show=False)
+for size in (4, 3, 2, 1):
+    check.train(size, layers=int(check.random.integers(2, 5)), steps=0)
+### END HIDDEN TESTS
+
+# %% Test: steps as on the whole batch tags=["test"] points=10
+### BEGIN HIDDEN TESTS
+check = DdpCheck("the steps", ranks, show=False)
+for size in (4, 3, 2, 1):
+    check.train(size, layers=int(check.random.integers(2, 5)), steps=4)
+check.train(4, 3, 2, np.float32)
+### END HIDDEN TESTS
+
+# %% Test: exchanged during backward tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = DdpCheck("the exchanges", ranks, show=False)
+for size, layers in ((4, 5), (3, 3), (2, 4)):
+    check.exchanges(size, layers)
+check.exchanges(4, 3, np.float32)
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

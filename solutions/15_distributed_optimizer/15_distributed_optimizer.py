@@ -197,35 +197,6 @@ check.broadcast(4, 2)
 check.optimizer(4, "SGD")
 check.passed()
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other sizes and other numbers of ranks, and Adam as well as SGD.
-
-# %% Test: partition_dataset tags=["test"] points=6
-### BEGIN HIDDEN TESTS
-check = OptimizerCheck("partition_dataset", ranks, show=False)
-for size, smaller in zip((1, 2, 3, 4), check.random.permutation([0, 0, 1, 1]).tolist(), strict=True):
-    share = int(check.random.integers(1 + smaller, 6))
-    part = share * int(check.random.integers(13 // share + 1, 22 // share + 1)) + smaller  # is the last batch smaller?
-    check.partition(size * part + int(check.random.integers(size > 1, size)), size * share, size)  # some are always left over
-### END HIDDEN TESTS
-
-# %% Test: broadcast_parameters tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = OptimizerCheck("broadcast_parameters", ranks, show=False)
-for size in (1, 2, 3, 4):
-    for root in range(size):
-        check.broadcast(size, root)
-### END HIDDEN TESTS
-
-# %% Test: DistributedOptimizer tags=["test"] points=10
-### BEGIN HIDDEN TESTS
-check = OptimizerCheck("DistributedOptimizer", ranks, show=False)
-for size in (4, 3, 2, 1):
-    for kind in ("SGD", "Adam"):
-        check.optimizer(size, kind)
-check.optimizer(4, "SGD", np.float32)
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## ResNet-9
 #
@@ -288,6 +259,37 @@ except RuntimeError as error:
 # 2. `DistributedOptimizer` communicates after `backward`, `MyDP` during it. When does that matter?
 #
 # The last cell stops the ranks.
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes and other numbers of ranks, and Adam as well as SGD.
+
+# %% Test: partition_dataset tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = OptimizerCheck("partition_dataset", ranks, show=False)
+for size, smaller in zip((1, 2, 3, 4), check.random.permutation([0, 0, 1, 1]).tolist(), strict=True):
+    share = int(check.random.integers(1 + smaller, 6))
+    part = share * int(check.random.integers(13 // share + 1, 22 // share + 1)) + smaller  # is the last batch smaller?
+    check.partition(size * part + int(check.random.integers(size > 1, size)), size * share, size)  # some are always left over
+### END HIDDEN TESTS
+
+# %% Test: broadcast_parameters tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = OptimizerCheck("broadcast_parameters", ranks, show=False)
+for size in (1, 2, 3, 4):
+    for root in range(size):
+        check.broadcast(size, root)
+### END HIDDEN TESTS
+
+# %% Test: DistributedOptimizer tags=["test"] points=10
+### BEGIN HIDDEN TESTS
+check = OptimizerCheck("DistributedOptimizer", ranks, show=False)
+for size in (4, 3, 2, 1):
+    for kind in ("SGD", "Adam"):
+        check.optimizer(size, kind)
+check.optimizer(4, "SGD", np.float32)
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

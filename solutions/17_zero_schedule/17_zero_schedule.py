@@ -184,28 +184,6 @@ for settings in (
 # %% Draw the schedule tags=["given"]
 result.draw("ZeRO stage 3")
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and check time and memory.
-
-# %% Test: it is a training step tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = ScheduleCheck("part1_training_loop", ranks, show=False)
-for world_size, num_layers, batch_size in ((1, 1, 1), (2, 5, 3), (3, 2, 2), (8, 4, 2), (16, 3, 1)):
-    for batches in (1, *check.sizes(1, 2, 4)):
-        sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=world_size * batch_size * batches)
-        check.run(**sizes, batch_size=batch_size)
-### END HIDDEN TESTS
-
-# %% Test: time and memory tags=["test"] points=6
-### BEGIN HIDDEN TESTS
-check = ScheduleCheck("part1_training_loop", ranks, show=False)
-for world_size, batch_size in ((4, 4), (8, 1), (16, 2), (8, 5)):
-    num_layers, batches = int(check.random.integers(14, 20)), int(check.random.integers(2, 4))
-    sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=world_size * batch_size * batches)
-    result = examine(check, **sizes, batch_size=batch_size)
-result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch_size=4)  # the last micro-batch is smaller
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
@@ -244,3 +222,27 @@ sizes[16].draw("ZeRO stage 3, micro-batches of 16")
 
 # %% Stop the rank tags=["given"]
 ranks.stop()
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and check time and memory.
+
+# %% Test: it is a training step tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part1_training_loop", ranks, show=False)
+for world_size, num_layers, batch_size in ((1, 1, 1), (2, 5, 3), (3, 2, 2), (8, 4, 2), (16, 3, 1)):
+    for batches in (1, *check.sizes(1, 2, 4)):
+        sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=world_size * batch_size * batches)
+        check.run(**sizes, batch_size=batch_size)
+### END HIDDEN TESTS
+
+# %% Test: time and memory tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part1_training_loop", ranks, show=False)
+for world_size, batch_size in ((4, 4), (8, 1), (16, 2), (8, 5)):
+    num_layers, batches = int(check.random.integers(14, 20)), int(check.random.integers(2, 4))
+    sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=world_size * batch_size * batches)
+    result = examine(check, **sizes, batch_size=batch_size)
+result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch_size=4)  # the last micro-batch is smaller
+### END HIDDEN TESTS

@@ -189,26 +189,6 @@ for sizes in ((1, 3, 4), (2, 2, 4), (4, 8, 64)):
 # %% Draw the pipeline tags=["given"]
 result.draw("A pipeline with the whole batch")
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and check time and memory.
-
-# %% Test: the layers are split tags=["test"] points=8
-### BEGIN HIDDEN TESTS
-check = ScheduleCheck("part2_training_loop", ranks, show=False)
-for world_size, depth in ((1, 1), (2, 1), (3, 2), (5, 3), (16, 1), (8, 2)):
-    result = examine(check, world_size, world_size * depth, int(check.random.integers(1, 20)))
-### END HIDDEN TESTS
-
-# %% Test: time and memory tags=["test"] points=7
-### BEGIN HIDDEN TESTS
-check = ScheduleCheck("part2_training_loop", ranks, show=False)
-for world_size, depth in ((1, 6), (4, 5), (8, 6), (16, 3)):
-    sizes = world_size, world_size * depth, int(check.random.integers(8, 40))
-    result = examine(check, *sizes)
-    check.memory(result, nbytes(*sizes), "activations or gradients that are no longer needed")
-    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or that updates before it has passed the gradient on")
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
@@ -251,3 +231,25 @@ check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline o
 
 # %% Stop the rank tags=["given"]
 ranks.stop()
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and check time and memory.
+
+# %% Test: the layers are split tags=["test"] points=8
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part2_training_loop", ranks, show=False)
+for world_size, depth in ((1, 1), (2, 1), (3, 2), (5, 3), (16, 1), (8, 2)):
+    result = examine(check, world_size, world_size * depth, int(check.random.integers(1, 20)))
+### END HIDDEN TESTS
+
+# %% Test: time and memory tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part2_training_loop", ranks, show=False)
+for world_size, depth in ((1, 6), (4, 5), (8, 6), (16, 3)):
+    sizes = world_size, world_size * depth, int(check.random.integers(8, 40))
+    result = examine(check, *sizes)
+    check.memory(result, nbytes(*sizes), "activations or gradients that are no longer needed")
+    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or that updates before it has passed the gradient on")
+### END HIDDEN TESTS

@@ -220,7 +220,45 @@ free.play("1F1B")
 # %% Draw the schedule tags=["given"]
 result.draw("1F1B")
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# More micro-batches make the bubbles smaller. But small micro-batches use the device poorly, and each one needs its own messages. What
+# would you choose for eight ranks, sixteen layers and 256 samples?
+
+# %% Draw the utilisation tags=["given"]
+runs = {b: check.run(world_size=8, num_layers=16, global_batch_size=256, batch_size=b) for b in (1, 2, 4, 8, 16, 32)}
+used = {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs.items()}
+plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
+
+# %% [markdown] tags=["slide-50"]
+# The memory depends on the size of a micro-batch, not on how many there are.
+
+# %% Draw the memory tags=["given"]
+plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Peak memory of a rank", "memory")
+
+# %% [markdown] tags=["slide-50"]
+# Here are sixteen ranks and 48 micro-batches. NVLink connects ranks 0 to 7 and 8 to 15; find the place where messages go over the network.
+
+# %% Draw sixteen ranks tags=["given"]
+check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).draw("1F1B on sixteen ranks")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. The formula gives GPipe and 1F1B the same time. Why does everybody use 1F1B?
+# 2. In the picture with messages (*See it*), a rank waits for a message in every round. Which calls could it start earlier and await later?
+# 3. If each rank had two pieces of the model (say, layers 0 and 4 of 8 for rank 0 of 4), the bubbles would be half as large (interleaved
+#    1F1B, section 2.2 of the paper). What would it cost?
+#
+# The last cell stops the rank.
+
+# %% Stop the rank tags=["given"]
+ranks.stop()
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and micro-batches.
 
 
@@ -262,39 +300,3 @@ for world_size, depth, batches, batch_size in ((1, 1, 4, 1), (2, 3, 5, 2), (4, 2
     batches = batches + int(check.random.integers(0, 3))
     result = examine_time(check, world_size, world_size * depth, batches * batch_size, batch_size)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# More micro-batches make the bubbles smaller. But small micro-batches use the device poorly, and each one needs its own messages. What
-# would you choose for eight ranks, sixteen layers and 256 samples?
-
-# %% Draw the utilisation tags=["given"]
-runs = {b: check.run(world_size=8, num_layers=16, global_batch_size=256, batch_size=b) for b in (1, 2, 4, 8, 16, 32)}
-used = {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs.items()}
-plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
-
-# %% [markdown] tags=["slide-50"]
-# The memory depends on the size of a micro-batch, not on how many there are.
-
-# %% Draw the memory tags=["given"]
-plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Peak memory of a rank", "memory")
-
-# %% [markdown] tags=["slide-50"]
-# Here are sixteen ranks and 48 micro-batches. NVLink connects ranks 0 to 7 and 8 to 15; find the place where messages go over the network.
-
-# %% Draw sixteen ranks tags=["given"]
-check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).draw("1F1B on sixteen ranks")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. The formula gives GPipe and 1F1B the same time. Why does everybody use 1F1B?
-# 2. In the picture with messages (*See it*), a rank waits for a message in every round. Which calls could it start earlier and await later?
-# 3. If each rank had two pieces of the model (say, layers 0 and 4 of 8 for rank 0 of 4), the bubbles would be half as large (interleaved
-#    1F1B, section 2.2 of the paper). What would it cost?
-#
-# The last cell stops the rank.
-
-# %% Stop the rank tags=["given"]
-ranks.stop()

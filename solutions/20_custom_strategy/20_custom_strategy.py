@@ -214,21 +214,6 @@ results[1].draw("64 ranks, 32 layers")
 # %% Draw four ranks tags=["given"]
 check.run(world_size=4, num_layers=8, global_batch_size=64, batch_size=16).draw("4 ranks, 8 layers")
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded: the same two clusters, the same score.
-
-# %% Test: 32 ranks and 64 layers tags=["test"] points=12.5
-### BEGIN HIDDEN TESTS
-check = ScheduleCheck("part4_training_loop", ranks, show=False)
-float(12.5 * score.score(check.run(**score.SETTINGS[0])) / score.BEST)
-### END HIDDEN TESTS
-
-# %% Test: 64 ranks and 32 layers tags=["test"] points=12.5
-### BEGIN HIDDEN TESTS
-check = ScheduleCheck("part4_training_loop", ranks, show=False)
-float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
@@ -263,3 +248,20 @@ score.LeaderboardEntry(ranks)
 
 # %% Stop the rank tags=["given"]
 ranks.stop()
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded: the same two clusters, the same score.
+
+# %% Test: 32 ranks and 64 layers tags=["test"] points=12.5
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part4_training_loop", ranks, show=False)
+float(12.5 * score.score(check.run(**score.SETTINGS[0])) / score.BEST)
+### END HIDDEN TESTS
+
+# %% Test: 64 ranks and 32 layers tags=["test"] points=12.5
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part4_training_loop", ranks, show=False)
+float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
+### END HIDDEN TESTS

@@ -231,34 +231,6 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
 check = TensorParallelCheck("vocab_parallel_cross_entropy", ranks)
 check.losses(1, 2, 4).losses(4, frugal=True).passed()
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other sizes and groups, and count bytes. In them, `Send` waits for its receiver.
-
-# %% Test: f tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = TensorParallelCheck("copy_to_group", ranks, show=False).operator("copy_to_group", 1, 2, 3, 4)
-### END HIDDEN TESTS
-
-# %% Test: g tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = TensorParallelCheck("reduce_from_group", ranks, show=False).operator("reduce_from_group", 1, 2, 3, 4)
-### END HIDDEN TESTS
-
-# %% Test: a block tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = TensorParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
-### END HIDDEN TESTS
-
-# %% Test: the loss tags=["test"] points=6
-### BEGIN HIDDEN TESTS
-check = TensorParallelCheck("the loss", ranks, show=False).losses(1, 2, 3, 4).losses(2, 3, 4, scale=1e4)
-### END HIDDEN TESTS
-
-# %% Test: what the loss sends tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = TensorParallelCheck("what the loss sends", ranks, show=False).losses(2, 3, 4, frugal=True)
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
@@ -295,6 +267,36 @@ plots.traffic(moved, "What rank 0 sends in a step of a block and its loss", ["yo
 from course_lib import saving
 
 saving.save(ranks, "copy_to_group", "reduce_from_group", "vocab_parallel_cross_entropy")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes and groups, and count bytes. In them, `Send` waits for its receiver.
+
+# %% Test: f tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = TensorParallelCheck("copy_to_group", ranks, show=False).operator("copy_to_group", 1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: g tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = TensorParallelCheck("reduce_from_group", ranks, show=False).operator("reduce_from_group", 1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: a block tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = TensorParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: the loss tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = TensorParallelCheck("the loss", ranks, show=False).losses(1, 2, 3, 4).losses(2, 3, 4, scale=1e4)
+### END HIDDEN TESTS
+
+# %% Test: what the loss sends tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = TensorParallelCheck("what the loss sends", ranks, show=False).losses(2, 3, 4, frugal=True)
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

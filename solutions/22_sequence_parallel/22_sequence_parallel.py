@@ -231,34 +231,6 @@ SequenceParallelCheck("reduce_norm_gradients", ranks).norms(4, 2).passed()
 SequenceParallelCheck("a whole block", ranks).blocks(2).passed()
 SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They use other sizes and groups, and count bytes. In them, `Send` waits for its receiver.
-
-# %% Test: gather_sequence tags=["test"] points=4
-### BEGIN HIDDEN TESTS
-check = SequenceParallelCheck("gather_sequence", ranks, show=False).operator("gather_sequence", 1, 2, 3, 4)
-### END HIDDEN TESTS
-
-# %% Test: scatter_sequence tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = SequenceParallelCheck("scatter_sequence", ranks, show=False).operator("scatter_sequence", 1, 2, 3, 4)
-### END HIDDEN TESTS
-
-# %% Test: the norms' gradients tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = SequenceParallelCheck("the norms' gradients", ranks, show=False).norms(1, 2, 3, 4)
-### END HIDDEN TESTS
-
-# %% Test: a block tags=["test"] points=2
-### BEGIN HIDDEN TESTS
-check = SequenceParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
-### END HIDDEN TESTS
-
-# %% Test: clipping tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4)
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
@@ -295,6 +267,36 @@ plots.bars({name: held for name, (held, _) in kept.items()}, "What rank 0 keeps 
 
 # %% Save the functions tags=["given", "skip"]
 saving.save(ranks, "gather_sequence", "scatter_sequence", "reduce_norm_gradients", "clip_gradients")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes and groups, and count bytes. In them, `Send` waits for its receiver.
+
+# %% Test: gather_sequence tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = SequenceParallelCheck("gather_sequence", ranks, show=False).operator("gather_sequence", 1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: scatter_sequence tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = SequenceParallelCheck("scatter_sequence", ranks, show=False).operator("scatter_sequence", 1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: the norms' gradients tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = SequenceParallelCheck("the norms' gradients", ranks, show=False).norms(1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: a block tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = SequenceParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: clipping tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4)
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()
