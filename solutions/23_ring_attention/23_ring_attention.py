@@ -13,7 +13,6 @@
 
 # %% Start the ranks tags=["given"]
 import numpy as np
-
 from course_lib import cluster, plots, saving
 from course_lib.check.attention import MergeAndZigzagCheck, RingAttentionCheck, peak_memory_by_length
 from course_lib.plots import attention
@@ -23,7 +22,6 @@ ranks = cluster.start(4)
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
-
 from course_lib.autograd import Tensor
 from course_lib.autograd.block_attention import block_attention, block_backward, positions
 from course_lib.collectives import Communicator
@@ -36,22 +34,22 @@ chunks = [2 * rank, 2 * rank + 1]  # of the eight chunks of a sequence
 attention.work_shares({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
 
 # %% [markdown] tags=["slide"]
-# *Context parallelism* splits the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the
-# ranks, and so are the output and all gradients. The attention is *causal*: a query sees its own position and earlier ones, and the rest is
-# masked. So it needs the keys and values of all earlier positions, and most of those are on other ranks.
+# *Context parallelism* splits the sequence itself: q, k and v, of shape `(batch, heads, positions, d)`, are **sharded along dimension 2**
+# over the ranks, and so are the output and all gradients. The attention is *causal*: a query sees its own position and earlier ones, and
+# the rest is masked. So it needs the keys and values of all earlier positions, and most of those are on other ranks.
 #
-# Ring attention (Liu et al., 2023, "Ring attention with blockwise transformers for near-infinite context", section 3) never puts them
-# together: queries stay where they are, and keys and values go round a ring of ranks. With n ranks, nobody holds $T \times T$ scores, only
-# $T/n \times T/n$ at a time. The picture shows who has which queries, and each rank's share of the work. The shares are not equal yet.
+# Ring attention (Liu et al., 2023, "Ring attention with blockwise transformers for near-infinite context", section 3) never collects them:
+# queries stay where they are, and keys and values go round a ring of ranks. With $T$ positions on n ranks, no rank holds $T \times T$
+# scores, only $T/n \times T/n$ at a time. The picture shows each rank's queries, and its share of the work. The shares are not equal yet.
 #
 # ## A worked example: a ring
 #
-# In each step, a rank sends what it has to the next one, and receives what the previous one had. That takes two arrays: one that is being
-# sent must not be overwritten. Whose number does rank 0 have after one step? After three? In plain order, who has nothing to do in step 1?
+# In each step, a rank sends what it has to the next one, and receives what the previous one had. That takes two arrays: what is being sent
+# must not be overwritten. Whose number does rank 0 have after one step? After three? In plain order, which rank has no work in step 1?
 
 # %% Pass it on tags=["slide"]
 # %%px
-has = np.array([rank])  # stands in for K and V: whose they are
+has = np.array([rank])  # stands in for K and V: the number of their owner
 whose = [rank]
 for _ in range(3):
     received = np.empty_like(has)
@@ -66,8 +64,9 @@ attention.ring_steps(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values
 # ## Your turn: merge two parts
 #
 # A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and the log-sum-exp $\mathrm{lse} = \log \sum_j e^{s_j}$. To
-# merge two parts of the keys, weight each output with its $e^{\mathrm{lse}}$ and divide by the sum of the weights; the log of that sum is
-# the new lse. To avoid overflow, first subtract each row's larger lse (Milakov and Gimelshein, 2018, "Online normalizer calculation").
+# merge the outputs for two parts of the keys, weight each by its $e^{\mathrm{lse}}$, add them, and divide by the sum of the weights, whose
+# log is the new lse. To avoid overflow, first subtract each row's larger lse from both (Milakov and Gimelshein, 2018, "Online normalizer
+# calculation").
 
 
 # %% Exercise: merge tags=["exercise", "slide-50"]
@@ -150,14 +149,14 @@ attention.work_shares(orders, "The same chunks in two orders, and each rank's sh
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the ring
 #
-# The math of one block is given in `course_lib/autograd/block_attention.py`:
+# The math for one block is given in `course_lib/autograd/block_attention.py`:
 # `out, lse = block_attention(q, k, v, q_positions, k_positions)` and
-# `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's terms of the gradients. Its `out` and `lse`
-# are those for *all* keys: from them it computes the weights again, so none are kept (Dao et al., 2022, "FlashAttention", section 3.1).
-# `positions(chunks, length)` says where rows are in the whole sequence. Write forward first: the check begins with it. In the backward
-# pass, K and V go round again, and with them dK and dV, as **partial** sums: a rank adds to the sums that came with the K and V it is
-# working on, and passes all four on. One more step, the n-th, brings the sums home, to the rank that owns this K and V. Hidden tests use
-# other sizes, and groups of 1 to 4 ranks. In them, `Send` waits for its receiver.
+# `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's terms of the gradients. The `out` and `lse`
+# that it takes are those for *all* keys: from them it computes the weights again, so none are kept (Dao et al., 2022, "FlashAttention",
+# section 3.1). `positions(chunks, length)` gives the positions of chunks of `length` rows in the whole sequence. Write the forward pass
+# first: the check begins with it. In the backward pass, K and V go round again, and with them dK and dV, as **partial** sums: a rank adds
+# to the sums that came with the K and V it is working on, and passes all four on. One more step, the n-th, brings the sums home, to the
+# rank that owns this K and V. Hidden tests use other sizes, and groups of 1 to 4 ranks. In them, `Send` waits for its receiver.
 
 
 # %% Exercise: ring_attention tags=["exercise", "slide-50"]
@@ -169,7 +168,7 @@ def ring_attention(q, k, v, comm):
     ----------
     q, k, v : Tensor
         Shape ``(batch, heads, T / n, d)``, float32 or float64, C-contiguous: the rows
-        of two chunks, ``zigzag(2 * n, n, rank in comm)``. Do not modify their data.
+        of chunks ``zigzag(2 * n, n, r)`` on rank r of comm. Do not modify their data.
     comm : Communicator
         The n ranks that share the sequence.
 
@@ -181,9 +180,9 @@ def ring_attention(q, k, v, comm):
 
     Notes
     -----
-    Messages, no collectives, all in the dtype of q: forward sends K and V n - 1 times;
-    backward sends them n - 1 times again, and dK and dV n times. Hold one block of
-    scores at a time, and K and V of one other rank, or two while the next arrive.
+    Use messages, not collectives, all in the dtype of q: forward sends K and V n - 1
+    times; backward sends them n - 1 times again, and dK and dV n times. Hold one block
+    of scores at a time, and K and V of one other rank, or of two during an exchange.
     """
     ### BEGIN SOLUTION
     n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
@@ -274,8 +273,9 @@ RingAttentionCheck("what is held", ranks, show=False).peak_memory()
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# The peak memory of a rank in one step, forward and backward, as measured: one rank with the whole sequence, and your four with a quarter
-# each. For long sequences, your four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with $T^2$.
+# Here is a rank's peak memory in one step, forward and backward, as measured: for one rank with the whole sequence, and for your four, with
+# a quarter each. For long sequences, your four together hold about a quarter of what the single rank does. What the ring sends grows with
+# $T$, the work with $T^2$.
 
 # %% Draw the memory tags=["given", "slide-50"]
 lengths = [256, 512, 1024, 1536, 2048]

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 23 Ring attention" tags=["notes"]
-# Backward is the heart of this part: what travels there is not finished yet. The grey lines are folded cells; Shift-Enter runs them. There
-# are three questions for the room along the way; the next key press shows the answer.
+# The backward pass is the heart of this part: the sums that travel there are not complete yet. The grey lines are folded cells; Shift-Enter
+# runs them. There are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="Draw who computes what" tags=["slide"]
 # ## A question for the room
@@ -10,7 +10,7 @@
 # %% [markdown] tags=["fragment"]
 # A late query sees many keys, an early one only a few. In plain order, the last of four ranks computes 7 of 16 parts, the first only 1.
 
-# %% [markdown] after="*Context parallelism* splits the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the" tags=["notes"]
+# %% [markdown] after="*Context parallelism* splits the sequence itself: q, k and v, of shape `(batch, heads, positions, d)`, are **sharded along dimension 2**" tags=["notes"]
 # Collect answers to the three questions on the board: rank 0 has rank 3's number after one step, and rank 1's after three. In step 1, rank
 # 0 has nothing to do, because all of rank 3's keys come later than its queries.
 
@@ -35,8 +35,8 @@
 # trick, with a rank's keys as the block. Ask where the exponential overflows in float64: at about 710.
 
 # %% [markdown] after="Exercise: merge" tags=["notes"]
-# Point at `base`: a row that sees nothing on either side gives -inf minus -inf, which is NaN. Two common slips: taking the larger lse
-# instead of the log of the sum, and not dividing the weights by their sum.
+# Point at `base`: without it, a row that sees nothing on either side gives -inf minus -inf, which is NaN. Two common slips: taking the
+# larger lse instead of the log of the sum, and not dividing the weights by their sum.
 
 # %% [markdown] after="## Your turn: who gets which chunks" tags=["notes"]
 # In plain order, the first rank has 1 of 16 parts of the work, the last one 7. Ask for pairs that even it out: chunk c sees c and a half
@@ -63,7 +63,7 @@
 # scores. Four times a sixteenth is a quarter.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# The upper curve bends upwards: these are the scores of the whole sequence. The lower one is a single rank's share, so multiply it by four
+# The upper curve bends upwards, because of the scores of the whole sequence. The lower one is a single rank's share, so multiply it by four
 # to check the claim in the text. Read the ratio at the right end, where the scores outweigh everything else.
 
 # %% [markdown] after="Draw the memory" tags=["slide-50"]
@@ -76,7 +76,7 @@
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
 # There are only messages, and all ranks send the same amount. In one step, a rank sends 20 arrays the size of its K: 6 in the forward pass,
-# 6 in the backward pass, and 8 for dK and dV.
+# and in the backward pass 6 for K and V and 8 for dK and dV.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: K, V, dK and dV shrink with the number of their heads. If you send q round, out and lse have to travel with it, which pays off for

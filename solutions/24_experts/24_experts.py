@@ -39,7 +39,7 @@ pictures.routing_preferences(ranks.pull("logits"), "The expert each token wants 
 # %% [markdown] tags=["slide"]
 # A layer has several sets of weights, its *experts*, and each token passes through a few of them: a *router*, a single matrix, decides
 # which (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight
-# times the parameters for the same computation. Experts live on ranks: rank $r$ of $n$ has those from $r \cdot \text{experts} / n$ on.
+# times the parameters for the same computation. Rank $r$ of $n$ holds $\text{experts} / n$ experts, from $r \cdot \text{experts} / n$ on.
 
 # %% Draw what kind the arrays are tags=["given"]
 pictures.array_placements(4, "A mixture of experts, on the ranks of an expert parallel group (ep)")
@@ -53,20 +53,20 @@ pictures.array_placements(4, "A mixture of experts, on the ranks of an expert pa
 # `comm.Alltoall(sent, came)` splits each rank's array into $n$ equal parts along the first axis. Part $r$ goes to rank $r$, which gets the
 # parts in the order of their senders. What does rank 2 get? Write it into `prediction`. What would a second all-to-all turn `came` into?
 
-# %% Letters for everyone tags=["slide"]
+# %% A number for each rank tags=["slide"]
 # %%px
 sent, came = np.array([10 * rank + r for r in range(4)]), np.empty(4, int)
 comm.Alltoall(sent, came)
 prediction = [0, 0, 0, 0]  # for rank 2
 
-# %% Draw the letters tags=["given"]
+# %% Draw the exchange tags=["given"]
 plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", prediction=(2, ranks.pull("prediction")[2]))
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: who goes where
 #
 # A rank has $C = \lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} / \text{experts} \rceil$ *slots* per expert, its **capacity**:
-# its tokens' fair share, times a factor for headroom. If no slot is free, the token is *dropped* for that expert. The chosen probabilities
+# its tokens' fair share times a headroom factor. If none is free, a token is *dropped* for that expert. The chosen experts' probabilities
 # are its *gates*. `softmax(logits)` and `take(chances, expert)` (`np.take_along_axis(..., axis=1)` for Tensors) have gradients.
 
 
@@ -147,7 +147,7 @@ def dispatch(x, route, comm):
         comm.Alltoall(np.ascontiguousarray(sent), came)
         return came
 
-    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
+    rows = np.full((route.experts, route.capacity), len(x))  # index of a row of zeros
     token, choice = np.nonzero(route.place >= 0)
     rows[route.expert[token, choice], route.place[token, choice]] = token
     padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
@@ -199,7 +199,7 @@ def combine(y, route, comm):
 # %% Check combine, and the layer with all three tags=["given"]
 ExpertsCheck("combine", ranks).by_hand("combine", "layer")
 
-# %% Draw the flights tags=["given", "slide"]
+# %% Draw the tokens' routes tags=["given", "slide"]
 pictures.token_routes(ranks.call(pictures.round_trip), "32 tokens, each in its rank's colour; eight experts with two slots per rank")
 
 
@@ -246,7 +246,7 @@ ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
-# ## Do they share the work?
+# ## Do the experts share the work?
 #
 # Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks'
 # tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters of tokens needs a different mapping.

@@ -12,14 +12,14 @@
 # hold all tokens. So each expert gets a limit, and anything beyond it is dropped.
 
 # %% [markdown] after="Draw what kind the arrays are" tags=["notes"]
-# Point at the one partial row, the router's gradient: it is the one that needs an all-reduce. A common misunderstanding: with topk 1, a
-# token passes through a single expert, so eight experts hardly cost more FLOP than one.
+# Point at the one partial row, the router's gradient: it is the one that needs an all-reduce. Clear up a common misunderstanding, that
+# eight experts cost eight times the FLOP: with topk 1, a token passes through a single expert, so they hardly cost more than one.
 
 # %% [markdown] after="The router's gradient is *partial*: each rank has the term from its own tokens, and an all-reduce adds them up. The experts' gradients" tags=["notes"]
 # Collect predictions for rank 2: it gets 2, 12, 22, 32. The second question is worth a minute: a second all-to-all brings every part back
 # to where it came from, because the exchange is a transpose.
 
-# %% [markdown] after="Letters for everyone" tags=["notes"]
+# %% [markdown] after="A number for each rank" tags=["notes"]
 # Type the room's answer into `prediction` before you run it; anything wrong gets a red frame. Read the left picture as a matrix whose rows
 # are the senders: on the right it is transposed.
 
@@ -32,18 +32,18 @@
 # make the gate 1 for topk 1, and the router would learn nothing. And when a choice is dropped, the remaining gates stay as they are.
 
 # %% [markdown] after="## Your turn: there, and back" tags=["notes"]
-# Read the shapes aloud, and say what the axis n means on each side of the arrow. In the last step it must move next to C: a transpose
-# before the reshape. Without it, all shapes still fit, and tokens go through the wrong experts.
+# Read the shapes aloud, and say what the axis n means on each side of the arrow. In the last step it must move next to C, which takes a
+# transpose before the reshape. Without it, all shapes still fit, and tokens go through the wrong experts.
 
 # %% [markdown] after="Exercise: dispatch" tags=["notes"]
 # `rows` says which token is in each slot, and empty slots take a row of zeros. Index -1 for a dropped token is the classic slip: NumPy
 # takes the last slot. And a rank whose tokens all stay at home must still call the all-to-all, or the others wait.
 
-# %% [markdown] after="Draw the flights" tags=["notes"]
+# %% [markdown] after="Draw the tokens' routes" tags=["notes"]
 # Go through the three frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
 # and it still drops one, because rank 2 has three for it, but only two slots.
 
-# %% [markdown] after="Draw the flights" tags=["slide"]
+# %% [markdown] after="Draw the tokens' routes" tags=["slide"]
 # ## A question for the room
 #
 # A token with a red frame has no slot. What does the layer do with it?
@@ -52,7 +52,7 @@
 # Nothing: `combine` gives 0, and the layer adds its input to that. So the token passes through unchanged, thanks to the residual
 # connection.
 
-# %% [markdown] after="## Do they share the work?" tags=["notes"]
+# %% [markdown] after="## Do the experts share the work?" tags=["notes"]
 # The f come from counting, so they have no gradient; the router learns through P, weighted by f. If all shares are equal, the loss is 1.
 # Say why it is needed: an expert that gets more tokens learns more, and is then wanted even more.
 
@@ -74,7 +74,7 @@
 # On the right: without balance, you need a larger factor to drop less, and that means more empty slots to send and compute.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
-# The first bar is 246 kB, the second 786 kB. Ask about 64 ranks with the same tokens on each: the all-to-all goes from 3/4 of the slots to
+# The first bar is 246 kB, the second 786 kB. Ask about 64 ranks with as many tokens on each: the all-to-all goes from 3/4 of the slots to
 # 63/64, the other way from 3 times a rank's tokens to 63 times.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]

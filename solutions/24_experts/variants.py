@@ -4,7 +4,7 @@ from grading.authoring.answers import changes, loses, right
 
 # Lines of the solution, and the same in other words: several answers are changes of these.
 DISPATCH = """
-    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
+    rows = np.full((route.experts, route.capacity), len(x))  # index of a row of zeros
     token, choice = np.nonzero(route.place >= 0)
     rows[route.expert[token, choice], route.place[token, choice]] = token
     padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])

@@ -38,7 +38,7 @@ tokens = random.integers(0, 64, (8, 2, 64))  # 8 micro-batches of 2 texts of 64 
 micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # labels: the next token
 
 # %% [markdown] tags=["slide"]
-# The model is a small GPT: tokens become vectors, eight transformer blocks work on them, and a last matrix turns them into logits. Each of
+# The model is a small GPT: tokens become vectors, eight transformer blocks work on them, and a final matrix turns them into logits. Each of
 # the four ranks is a **stage** with two blocks. The first stage also has the embedding, and the last one the logits and the loss.
 #
 # Along the pipeline axis, parameters and gradients are neither replicated nor sharded nor partial: each rank has layers of its own. What
@@ -56,8 +56,8 @@ plots.bars({f"rank {r}": nbytes for r, nbytes in enumerate(ranks.pull("held"))},
 # ## A worked example: one batch, forward
 #
 # `stage.forward(k, x, labels)` takes micro-batch k through a stage. On the first rank, x is the tokens; on the others, it is what the
-# previous rank has sent. It returns what to pass on, or the loss. `stage.buffer(tokens)` is an empty array to receive into. What does rank
-# 3 do while rank 0 works? (`stage.done` records the times, for the picture.)
+# previous rank has sent. The call returns what to pass on, or, on the last rank, the loss. `stage.buffer(tokens)` is an empty array to
+# receive into. What does rank 3 do while rank 0 works? (`stage.done` records the times, for the picture.)
 
 # %% Forward, one after the other tags=["slide-50"]
 # %%px
@@ -70,7 +70,7 @@ out = stage.forward(0, x, labels)
 if rank < 3:
     everyone.Send(out, dest=rank + 1)
 else:
-    print("loss", round(out, 3), "untrained; guessing costs", round(np.log(64), 3))
+    print("loss", round(out, 3), "at first; guessing costs", round(np.log(64), 3))
 done = stage.done
 
 # %% Draw the clock tags=["given", "slide"]
@@ -79,10 +79,10 @@ plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: GPipe
 #
-# All micro-batches go forward, and then all go backward. All ranks take them in the same order: backward from first to last, or from last
-# to first. Send each result at once, before the next computation, and wait only for what you need next: that way, all ranks can work at the
-# same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the gradient for the previous rank. On the last
-# rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
+# All micro-batches go forward, and then all go backward. All ranks must take them in the same order; in the backward pass, that may be from
+# first to last or from last to first. Send each result at once, before the next computation, and wait only for what you need next: that
+# way, all ranks can work at the same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the gradient for
+# the previous rank. On the last rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
 
 
 # %% Exercise: gpipe_step tags=["exercise", "slide-50"]
@@ -140,8 +140,9 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=Tru
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: 1F1B
 #
-# In GPipe, the activations of all micro-batches are held at once. In 1F1B, rank r of p has at most $p - r$ **in flight**: it begins with
-# $p - r - 1$ forwards, then alternates one forward and one backward, and ends with the remaining backwards. Sends and waits are as before.
+# In GPipe, the activations of all micro-batches are held at once. In 1F1B, rank r of p has at most $p - r$ micro-batches **in flight**,
+# which have gone forward and not yet backward: it begins with $p - r - 1$ forwards, then alternates one forward and one backward, and ends
+# with the remaining backwards. Sends and waits are as before.
 #
 # Now two neighbours send to each other at the same time: one an activation, the other a gradient. `Send` of a large array returns only
 # when it has been received. If both ranks are in `Send`, nobody receives. `request = comm.Isend(array, dest=...)` starts sending and
@@ -240,8 +241,8 @@ check = check.peak_memory(4).peak_memory(2)
 # ## Measured and simulated
 #
 # `sim.calibrate` times matrix products, passes over memory and messages, on all ranks at the same time. From these numbers, and from the
-# FLOP and bytes that a stage needs, the simulator works out when each piece of work should begin and end. At most four ranks work, and no
-# more than there are cores here: more would have to share them.
+# FLOP and bytes that a stage needs, the simulator works out when each piece of work should begin and end. Four ranks work, or two on a
+# computer with fewer than four cores, where four would have to share them.
 
 
 # %% Time both orders, and draw them tags=["given", "slide-50"]

@@ -40,7 +40,7 @@
 # Where is the loss divided by the number of micro-batches, and why only there?
 
 # %% [markdown] tags=["fragment"]
-# On the last rank, before backward starts. All gradients below are linear in that one, so they are divided along with it.
+# On the last rank, before backward starts. All gradients that follow are linear in the loss's, so they are divided along with it.
 
 # %% [markdown] after="## Your turn: 1F1B" tags=["notes"]
 # Ask what rank 3 does first: one forward, and then its backward immediately. Rank 0 runs three forwards ahead. Warn about the deadlock:
@@ -65,7 +65,7 @@
 # GPipe and 1F1B take the same time. So why does nobody use GPipe?
 
 # %% [markdown] tags=["fragment"]
-# Because of memory: bubbles shrink with more micro-batches, and in GPipe each of them costs activations.
+# Because of memory: bubbles shrink with more micro-batches, and in GPipe the activations of every one of them are in memory.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
 # Ask for the shapes of both curves before you draw them, and where 1F1B stops growing: at four micro-batches, because rank 0 of four has at

@@ -14,7 +14,6 @@
 
 # %% Start the ranks tags=["given"]
 import numpy as np
-
 from course_lib import cluster, plots, saving
 from course_lib.check.fsdp import FlatShardCheck, FsdpCheck
 
@@ -90,7 +89,7 @@ class FlatShard:
     start()
         Start the gather and return immediately. Do nothing if `whole` is not None.
     gather()
-        Wait until it is all here: each ``p.data`` is its part of `whole`, in its shape.
+        Wait until `whole` is complete: each ``p.data`` is p's part of it, in p's shape.
     free()
         Keep only `shard`: `whole` is None, each ``p.data`` an array of size 0. If a
         gather is in flight, wait for it first.
@@ -145,7 +144,7 @@ FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).pas
 # `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. All that is kept of a block for backward is its input; in
 # backward, the block's forward runs once more. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
 
-# %% Tell who works tags=["slide-50"]
+# %% Print the calls tags=["slide-50"]
 # %%px --targets 0
 net = Sequential(Linear(2, 2), Linear(2, 2), Linear(2, 1))
 hook(net, PrintHooks())
@@ -160,7 +159,7 @@ net(np.ones((1, 2), np.float32)).sum().backward()
 # 3. `begin()` frees everything, and then gathers the rest. (If nobody called `backward()` on an output, its forward has left arrays behind,
 #    and an optimizer may have changed the shards since.) `end(back)` frees everything; after a backward, it also reduces the rest's
 #    gradients.
-# 4. In `clip_gradients`, a rank knows only the norm of its own parts. One number from each rank is enough, with `Allgather`.
+# 4. In `clip_gradients`, a rank knows only the norm of its own parts. One number from each rank is enough; collect them with `Allgather`.
 
 
 # %% Exercise: FullyShardedDataParallel tags=["exercise", "slide-50"]
@@ -184,7 +183,7 @@ class FullyShardedDataParallel(Hooked):
     """
 
     def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
+        super().__init__(module)  # sets up the hooks; parameters() lists the shards
         ### BEGIN SOLUTION
         self.comm, self.sync = comm, True
         blocks, rest = units(module)
@@ -217,9 +216,9 @@ class FullyShardedDataParallel(Hooked):
         ### END SOLUTION
 
     def clip_gradients(self, most, norm=2):
-        """Return the norm of all ranks' gradients as one vector: the root of the sum of
-        squares, or the largest magnitude if ``norm=np.inf``. If it is above `most`,
-        multiply the shards' gradients by `most` divided by it."""
+        """Return the norm of all ranks' gradients, taken as one vector: the root of the
+        sum of squares, or the largest magnitude if ``norm=np.inf``. If the norm is
+        above `most`, multiply the shards' gradients by `most` divided by the norm."""
         ### BEGIN SOLUTION
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -270,8 +269,9 @@ check = check.train(1, shared=True).accumulate(4).accumulate(2, count=2).exchang
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# First, a step with your wrapper, as rank 0 sees it: what lies next to the diagonal? Then, what a rank keeps between steps, in plain data
-# parallel (part 13's wrapper) and with yours. Without sharding, it is four arrays the size of the model, because Adam has two moments.
+# The first picture shows a step with your wrapper, as rank 0 sees it: what lies next to the diagonal? The second shows what a rank keeps
+# between steps, with plain data parallelism (part 13's wrapper) and with yours. Without sharding, that is four arrays the size of the
+# model: parameters, gradients, and Adam's two moments.
 
 # %% Train in both ways tags=["given", "skip"]
 # %%px
@@ -289,7 +289,7 @@ plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ra
 # ## Questions worth arguing about
 #
 # 1. With `sync = False`, a rank keeps the full gradients of all blocks. When is that worth the memory?
-# 2. How many more bytes does a step send than in data parallel? And why flat arrays, instead of each parameter on its own?
+# 2. How many more bytes does a step send than with plain data parallelism? And why flat arrays, instead of each parameter on its own?
 #
 # The last cells save your classes to `transformer_impl.py`, for part 28, and stop the ranks.
 

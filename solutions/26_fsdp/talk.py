@@ -40,7 +40,7 @@
 # Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: in the backward pass each block runs
 # forward again, so `before` must fetch its weights again.
 
-# %% [markdown] after="Tell who works" tags=["notes"]
+# %% [markdown] after="Print the calls" tags=["notes"]
 # Fourteen lines. Point at `before(i=2, back=True)` right after `after(i=2, back=False)`: the last block is freed and immediately needed
 # again. Real systems often keep that one.
 
@@ -50,16 +50,16 @@
 
 # %% [markdown] after="Exercise: FullyShardedDataParallel" tags=["notes"]
 # It is short because `FlatShard` does the work. Point at `start()` for the following block: with `gather()` there, the numbers are right,
-# but nothing overlaps. Without `free` after forward, the whole model is in memory at the end of forward.
+# but nothing overlaps. Without `free` after a block's forward, the whole model is in memory at the end of the forward pass.
 
 # %% [markdown] after="Check the wrapper" tags=["slide-50"]
 # ## A question for the room
 #
-# Why is a block freed after forward, if backward needs it again?
+# Why is a block freed after its forward, if backward needs it again?
 
 # %% [markdown] tags=["fragment"]
-# Otherwise the whole model would be in memory at the end of forward. The price is one more gather: each step moves the model's
-# size 3 times instead of twice.
+# Otherwise the whole model would be in memory at the end of the forward pass. The price is one more gather: each step moves 3 times the
+# model's size instead of twice.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
 # Ask for the ratio of the two bars before you show them. Parameters, gradients and both moments are all sharded, so it is the number of
@@ -81,5 +81,6 @@
 # Not if a block computes for longer than the next one's gather takes: then the two run at the same time.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# For 1: when you accumulate several micro-batches over a slow network, because it saves a reduce-scatter in each. For 2: half again as
-# many, three times the model's size instead of twice. Flat arrays make a few large messages; many small ones would pay the latency every time.
+# For 1: when the network is slow and you accumulate several micro-batches, because it saves a reduce-scatter in each. For 2: half again as
+# many, three times the model's size instead of twice. Flat arrays make a few large messages; many small ones would pay the latency every
+# time.

@@ -46,7 +46,7 @@ sizes = Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8)
 # needs to continue *as if nothing had happened*: the parameters, both of Adam's moments, and the step number, which also
 # determines the texts that come next.
 #
-# `Run` trains a small GPT. Every rank has all the parameters and one part of what Adam updates, as in part 15: `run.parts`.
+# `Run` trains a small GPT. As in part 15, every rank has all the parameters, and one part of what Adam updates: `run.parts`.
 
 # %% Look at the parts tags=["slide"]
 # %%px
@@ -58,8 +58,8 @@ print({name: part.size for name, part in run.parts.items()})
 # ## A worked example: half a file
 #
 # Saving takes time, and a crash can come in the middle of it. The cell writes a list of numbers, and "crashes" before it is done. What is
-# left of the old list? The second time, it writes to another name first. `os.replace` then renames the file in a single step: anyone who
-# looks sees either the old file or the new one.
+# left of the old list? The second time, it first writes to a file with another name. `os.replace` then renames the file in a single step:
+# anyone who looks sees either the old file or the new one.
 
 
 # %% Crash while writing tags=["slide-50"]
@@ -96,10 +96,10 @@ os.remove("list.txt")
 # %% Exercise: save tags=["exercise", "slide-50"]
 # %%px
 def save(folder, step, shards, comm):
-    """Write a checkpoint; all ranks call it.
+    """Write a checkpoint; all ranks call this function.
 
     Whenever a rank dies, the disk must have either the previous checkpoint or this one.
-    When the function returns, on any rank, there are no other files in the folder.
+    When the function returns on any rank, the folder has only the files of this one.
 
     Parameters
     ----------
@@ -144,9 +144,9 @@ CheckpointCheck("save", ranks).save(2).full().passed()
 #
 # There may be more or fewer ranks now than when the checkpoint was saved. The whole is split anew: with
 # $c = \lceil \text{length} / n \rceil$, rank r of n gets the numbers from $r c$ to $(r + 1) c$. The index tells you which file has which of
-# them. Open no others: the whole may be too large for one rank, and files that the index does not list belong to no checkpoint.
-# `with safe_open(path, "numpy") as file` opens a file that `save_file` has written, and `file.get_slice(name)[first:last]` reads numbers
-# from one array.
+# them. Open only those that you need: the whole may be too large for one rank, and files that the index does not list belong to no
+# checkpoint. `with safe_open(path, "numpy") as file` opens a file that `save_file` has written, and `file.get_slice(name)[first:last]`
+# reads numbers from one array.
 
 
 # %% Exercise: load tags=["exercise", "slide-50"]
@@ -272,7 +272,7 @@ def losses_of(name, killed_at=None):
 
 
 curves = {}
-if ranks.share_a_disk:  # not where this notebook is graded
+if ranks.share_a_disk:  # they do not where this notebook is graded
     curves = {"undisturbed": losses_of("undisturbed"), "killed": losses_of("killed", 37)}
 
 # %% Draw the losses tags=["given", "slide"]
@@ -286,7 +286,8 @@ picture
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The computer loses power during `save`. What may be wrong on disk, although every file was written before the index? (`os.fsync`)
+# 1. The computer loses power during `save`. What may be wrong on disk, although every file was written before the index? (Look up
+#    `os.fsync`.)
 # 2. How often would you save if it takes a minute and a run fails twice a day?
 #
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.

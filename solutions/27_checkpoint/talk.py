@@ -7,13 +7,13 @@
 # step is enough, because the texts are drawn from the seed and the step.
 
 # %% [markdown] after="Look at the parts" tags=["notes"]
-# Each rank prints three arrays of 1,736 numbers, a quarter of the model's 6,944. The moments exist only in parts. The parameters are whole
-# on each rank as well, but it is enough to write one quarter from each.
+# Each rank prints the sizes of three arrays: 1,736 numbers each, a quarter of the model's 6,944. The moments exist only in parts. The
+# parameters are also there in full on each rank, but it is enough to write one quarter from each.
 
 # %% [markdown] after="Look at the parts" tags=["slide"]
 # ## A question for the room
 #
-# In plain data parallel, all ranks have the same state. Who writes what?
+# With plain data parallelism, all ranks have the same state. Who writes what?
 
 # %% [markdown] tags=["fragment"]
 # Each rank writes a part of its own: then all disks and networks work at once, and no rank has to wait for one that writes it all.
@@ -32,7 +32,7 @@
 
 # %% [markdown] after="Exercise: save" tags=["notes"]
 # The all-gather of the lengths is also the barrier: when it returns, all parts are written. The step in the names keeps new files from
-# overwriting old ones. The last barrier makes the promise true on every rank: nobody returns while rank 0 is still removing files.
+# overwriting old ones. The last barrier keeps the docstring's promise on every rank: nobody returns while rank 0 is still removing files.
 
 # %% [markdown] after="Check save" tags=["slide-50"]
 # ## A question for the room
@@ -44,7 +44,7 @@
 
 # %% [markdown] after="## Your turn: load" tags=["notes"]
 # Do an example: ten numbers, saved by four ranks, loaded by three. c is 4, so the ranks get four, four and two numbers, and must read from
-# files of other lengths.
+# files whose parts have other lengths.
 
 # %% [markdown] after="Exercise: load" tags=["notes"]
 # `first` and `last` count within one file; if `first < last` is false, the file has nothing for this rank and is not opened. Point at

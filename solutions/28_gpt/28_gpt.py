@@ -108,8 +108,8 @@ grid = Settings(**grids[0])
 plots.groups(grid.mesh, grid.name)
 
 # %% [markdown] tags=["slide-50"]
-# Two copies of the model (dp), each split into two stages of two blocks (pp), and in each block, two ranks share heads and columns (tp).
-# Which of your functions works along which axis?
+# There are two copies of the model (dp), each split into two stages of two blocks (pp), and in each block, two ranks share the heads and
+# columns (tp). Which of your functions works along which axis?
 #
 # | axis | forward and backward | after backward |
 # |---|---|---|
@@ -208,8 +208,8 @@ plots.memory(memory, f"Memory of each rank in a step: {list(results)[-1]}")
 # mpiexec -n 8 python -m course_lib.gpt --tp 2 --pp 2 --dp 2 --steps 2000
 # ```
 #
-# `--sequence`, `--fsdp` and `--experts 4` are the switches, `--text` takes a folder of your own, and `--help` explains the rest. Stop it
-# with Ctrl-C, or kill it, and continue with `--resume`, on the same grid or on any other.
+# `--sequence`, `--fsdp` and `--experts 4` switch on what their names say, `--text` takes a folder of your own, and `--help` explains the
+# rest. Stop it with Ctrl-C, or kill it, and continue with `--resume`, on the same grid or on any other.
 #
 # ## Questions worth arguing about
 #

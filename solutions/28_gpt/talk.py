@@ -15,7 +15,7 @@
 
 # %% [markdown] after="Draw the grid" tags=["notes"]
 # Solid frames are the tp groups, dashed ones the pp groups, and the two boxes are the copies of the model. Ask who exchanges gradients with
-# rank 0: rank 4, which has the same place in the other box. The tp groups are neighbours, because they exchange the most.
+# rank 0: rank 4, which has the same place in the other box. The ranks of a tp group are neighbours, because they exchange the most.
 
 # %% [markdown] after="Draw the grid" tags=["slide"]
 # ## A question for the room
@@ -26,8 +26,8 @@
 # Here, the one that sends and waits the least: data parallel. On GPUs, the one whose parts fit into memory, with tp on the fastest links.
 
 # %% [markdown] after="How a run goes" tags=["notes"]
-# Go through the table with one question: message or collective, and how often? tp exchanges in every block, pp for every micro-batch, dp
-# once after backward.
+# Go through the table with one question: message or collective, and how often? tp communicates in every block, pp for every micro-batch, dp
+# once after the backward pass.
 
 # %% [markdown] after="## Before and after" tags=["notes"]
 # Take guesses for the first output: almost random bytes, many of them unprintable. After 80 steps, expect something that looks like Python,
@@ -83,6 +83,6 @@
 # eighth of each. Whatever comes and goes within a step counts as activations here, including the gathered blocks.
 
 # %% [markdown] after="## From a shell" tags=["notes"]
-# For 1: tp inside a node, dp and pp across nodes. For 2: a rank's slots are counted for its own tokens, so other grids drop other tokens;
-# with capacity 4.0 and four experts nothing is dropped, and the losses agree. For 3: activations grow tenfold, and with them tp and pp;
-# weights a hundredfold, and with them dp.
+# For 1: tp inside a node, dp and pp across nodes. For 2: a rank's slots are counted for its own tokens, so different grids drop different
+# tokens; with capacity 4.0 and four experts nothing is dropped, and the losses agree. For 3: activations grow tenfold, and with them tp and
+# pp; weights a hundredfold, and with them dp.

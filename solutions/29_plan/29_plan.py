@@ -13,7 +13,6 @@
 
 # %% Start the rank tags=["given"]
 from dataclasses import replace
-
 from course_lib import cluster, wording
 from course_lib.sim.llm import pictures, reference_data
 from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, Cluster
@@ -36,8 +35,8 @@ from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 
 # %% [markdown] tags=["slide"]
 # In parts [16](16_training_step.ipynb) to [20](20_custom_strategy.ipynb), a layer was a single matrix. Here the simulator knows transformer
-# layers, as you built them in parts [21](21_tensor_parallel.ipynb) to [26](26_fsdp.ipynb). A `Transformer` has the sizes of the model. A
-# `Cluster` has devices and links. A `Configuration` says how they go together:
+# layers like those that you built in parts [21](21_tensor_parallel.ipynb) to [26](26_fsdp.ipynb). A `Transformer` has the sizes of the
+# model. A `Cluster` has devices and links. A `Configuration` says how the training is split up over the devices:
 #
 # | field | what it says | part |
 # |---|---|---|
@@ -61,10 +60,10 @@ print(f"{wording.memory(step.peak)} on a device. Does that fit? {step.fits}")
 # %% [markdown] tags=["slide-50"]
 # ## How far can you trust it?
 #
-# Others have timed four models on up to 512 devices: each once with full recomputation, and once with `sequence_parallel` and selective.
-# Peak rates come from data sheets. How close devices get to them is assumed in places; `make validate`, in the course folder, says where,
-# and what a change would do. Two numbers are fitted to the two runs of the smallest model: how close to its peak a device comes inside a
-# matrix product, and the seconds of a step that belong to no layer, such as reading the texts. What does the table say about the other six?
+# Others have timed four models on up to 512 devices: each once with full recomputation, and once with `sequence_parallel` and selective
+# recomputation. Peak rates come from data sheets. How close devices get to them is partly assumed; `make validate`, in the course folder,
+# says where, and how much that matters. Two numbers are fitted to the two runs of the smallest model: how close to its peak a device comes
+# in a matrix product, and the time a step spends outside its layers, such as on reading texts. What does the table say about the other six?
 
 # %% Compare with what was measured tags=["given", "slide-50"]
 times = reference_data.times()
@@ -77,8 +76,8 @@ reference_data.picture(times)
 # ## A worked example: when is an axis bound by communication?
 #
 # For each byte that it sends, a device has a certain number of FLOP to do. Sending the byte takes the link some time. If the device could
-# do more FLOP in that time, it waits for the link: this is the **roofline**. A layer of width $h$ takes about $72\, s b h^2$ FLOP, forward
-# and backward, for $b$ texts of $s$ positions (not counting attention's scores). So each axis has this many FLOP per byte:
+# do more FLOP in that time, it waits for the link: this is the **roofline** model. A layer of width $h$ takes about $72\, s b h^2$ FLOP,
+# forward and backward, for $b$ texts of $s$ positions (not counting attention's scores). So each axis has this many FLOP per byte:
 #
 # - tensor: four all-reduces of $2 s b h$ bytes, and only a $t$-th of the FLOP: $4.5\, h / (t - 1)$;
 # - pipeline: one activation each way, for the $l$ layers of a rank: $18\, h\, l$;
@@ -116,7 +115,8 @@ pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens per step, on A1
 # %% [markdown] tags=["slide-50"]
 # ## What fills the memory?
 #
-# The same model on the same devices, by kind of memory: what shrinks with which axis, and what does not? Dotted: a device's memory.
+# Here is the same model on the same devices, by kind of memory: what shrinks with which axis, and what does not? The dotted line is a
+# device's memory.
 
 # %% Draw the memory tags=["given", "slide-50"]
 small = replace(MODEL_PRESETS["22b"], batch=64)
@@ -207,16 +207,16 @@ for name, device, gpus in (("7b", A100_DEVICE, 16), ("22b", A100_DEVICE, 64), ("
     print(f"{check.worth(times_best):.0%} of the points")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw models and clusters. Each turns on something different: the pieces of the
+# Hidden tests run when your notebook is graded. They draw models and clusters at random. In each, something else matters: the pieces of the
 # model, the size of the micro-batches, how positions are split, how exact the memory estimate is. The cell below draws a similar case.
 #
-# - Memory, 4 points each for small and large clusters: your choice fits where few do, and takes at most 1.5 times the best step.
+# - Memory, 4 points each for small and large clusters: your choice must fit where few do, and take at most 1.5 times as long as the best.
 # - Speed, 6 points each: your slowest choice counts. You get all points up to 1.04 times the best step, and none from 1.08 times on.
-# - Your choice counts, not how you found it: `estimate` alone may do. A search is stopped after half a minute, even on a slow machine.
+# - Your choice counts, not how you found it: `estimate` alone may suffice. A search is stopped after 30 seconds, even on a slow machine.
 # - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what matters in some of the cases, and it is not
 #   available on the rank while your notebook is graded.
 
-# %% Draw a cluster, as the hidden tests do tags=["given", "skip"]
+# %% Draw a cluster at random, as the hidden tests do tags=["given", "skip"]
 drawn, place = check.draw("small", "interleave")
 step, times_best = check.choose(drawn, place)
 print(f"{drawn.layers} layers of width {drawn.hidden} on {place.gpus} × {place.device.name}")
@@ -257,9 +257,9 @@ float(6 * check.score("large"))
 # %% [markdown] tags=["slide"]
 # ## All grids
 #
-# A model the size of GPT-3, 175 billion parameters, on 1,024 devices. Each box is a grid with its fastest configuration, by `estimate`.
-# Darker is faster. Hatched: nothing fits into memory. Grey: the model cannot be cut that way. Tensor parallel ranks stay within a node of
-# 8.
+# Here is a model the size of GPT-3, with 175 billion parameters, on 1,024 devices. Each box is a grid, with its fastest configuration
+# according to `estimate`. Darker is faster. Hatched: nothing fits into memory. Grey: the model cannot be cut that way. Tensor parallel
+# ranks stay within a node of 8.
 
 # %% Draw the map tags=["given", "slide"]
 large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)
@@ -278,17 +278,17 @@ pictures.timeline(winner, f"{winner.configuration}")
 # %% [markdown] tags=["slide-50"]
 # ## What does it cost?
 #
-# 300 billion tokens, as many as GPT-3 saw. Put in what a GPU costs you per hour.
+# The cell below assumes 300 billion tokens, as many as GPT-3 saw. Put in what a GPU costs you per hour.
 
 # %% Count days and money tags=["slide-50"]
-price, tokens = 2.0, 300e9  # per GPU and hour, in your currency
+price, tokens = 2.0, 300e9  # per GPU per hour, in your currency
 print(report.whole_run(winner, tokens, price))
 
 # %% [markdown] tags=["slide"]
 # ## From a shell
 #
-# `python -m course_lib.sim plan --model 70b --gpus 512 --device h100` prints the best five, and writes a report and a trace for Perfetto.
-# `--help` shows how to describe your own model and cluster in a small file.
+# `python -m course_lib.sim plan --model 70b --gpus 512 --device h100` prints the five best configurations, and writes a report and a trace
+# for Perfetto. `--help` shows how to describe your own model and cluster in a small file.
 #
 # ## Questions worth arguing about
 #

@@ -51,8 +51,8 @@
 # Arithmetic grows with the square of the width, messages only with the width.
 
 # %% [markdown] after="Whatever lies to the right of a roof's corner *can* be hidden behind computation, but is not always: a tensor parallel rank needs the sum" tags=["notes"]
-# Put in a number: with 64 texts instead of 512, data comes down to 6,144, left of the network's corner. That is why more devices for the
-# same batch stop paying off.
+# Give a number: with 64 texts instead of 512, data comes down to 6,144, left of the network's corner. That is why more devices for the same
+# batch stop paying off.
 
 # %% [markdown] after="## What fills the memory?" tags=["notes"]
 # Ask first: which axis divides the weights (tensor and pipeline), which the activations (tensor, but not pipeline), and which neither
@@ -93,9 +93,9 @@
 # first, which has the most micro-batches in flight.
 
 # %% [markdown] after="Draw the winner" tags=["notes"]
-# 17.2 s, MFU 61.5%, 75.4 of 80 GiB: the plateau of the memory is close to the dotted line, so the search has made good use of the room.
-# The grey marks under the last orange are the replicas' exchanges, started as soon as a piece's gradients are there; only the last ones
-# stick out at the end.
+# 17.2 s, MFU 61.5%, 75.4 of 80 GiB: the plateau of the memory is close to the dotted line, so the search has made good use of the memory.
+# The grey marks under the last orange bars are the replicas' exchanges, started as soon as a piece's gradients are there; only the last
+# ones stick out at the end.
 
 # %% [markdown] after="## What does it cost?" tags=["notes"]
 # Take bets in days before you run it. Then ask what the number leaves out: restarts, failed machines, evaluations, and the runs that came
