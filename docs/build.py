@@ -25,7 +25,7 @@ from nbformat import NotebookNode
 
 from course_lib.tools.lab import KERNELSPEC, LANGUAGE_INFO
 from docs import links, offline
-from grading.authoring import reference
+from grading.authoring import build, reference
 from grading.paths import GRADING, NOTEBOOKS, ROOT, parts
 from grading.submission.execute import ipc_kernel_config
 from lectures import talk
@@ -135,10 +135,9 @@ def page(part: str, done: NotebookNode, solutions: bool) -> NotebookNode:
         The students' notebook does not match the source.
     """
     notebook = nbformat.from_dict(done) if solutions else as_students_see_it(part, done)
-    kinds = {cell.id: cell.metadata.get("course", {}).get("kind") for cell in done.cells}
     for cell in notebook.cells:
-        if kinds[cell.id] == "given":
-            title = cell.source.split("\n")[0].removeprefix("%%px").strip("# ") if "jupyter" in cell.metadata else "Show the code"
+        if "jupyter" in cell.metadata:
+            title = cell.source.split("\n")[0].removeprefix("%%px").strip("# ")
             cell.metadata["tags"] = ["hide-input"]
             cell.metadata["mystnb"] = {"code_prompt_show": title, "code_prompt_hide": title}
         describe(cell)
@@ -148,7 +147,8 @@ def page(part: str, done: NotebookNode, solutions: bool) -> NotebookNode:
 def as_students_see_it(part: str, done: NotebookNode) -> NotebookNode:
     """Return the students' own notebook with the outputs of a run, so that no mistake here can reveal a solution."""
     notebook = nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", as_version=4)
-    notebook.cells = [cell for cell in notebook.cells if not cell.metadata.get("nbgrader", {}).get("grade")]  # no tests
+    graded = [cell.metadata.get("nbgrader", {}).get("grade") or build.is_about_grading(cell) for cell in notebook.cells]
+    notebook.cells = [cell for cell, left_out in zip(notebook.cells, graded, strict=True) if not left_out]
     ran = {cell.id: cell for cell in done.cells}
     for cell in notebook.cells:
         gap = cell.metadata.get("nbgrader", {}).get("solution")

@@ -23,7 +23,7 @@ STUDENT_ONLY_TEXT = re.compile(r"\*[^*\n]*About \d+ minutes\.\* ?|^The last cell
 def solved(part: str) -> NotebookNode:
     """Return the notebook of a part with its solutions, and without hidden tests."""
     notebook = build.build(part)
-    notebook.cells = [cell for cell in notebook.cells if build.kind_of(cell) != "test"]
+    notebook.cells = [cell for cell in notebook.cells if build.kind_of(cell) != "test" and not build.is_about_grading(cell)]
     for cell in notebook.cells:
         kind = build.kind_of(cell)
         cell.metadata.pop("nbgrader", None)

@@ -6,6 +6,7 @@ A part's source is a text file in jupytext's percent format. Each code cell has 
     exercise   the student writes the code between BEGIN SOLUTION and END SOLUTION
     test       hidden; `points=` says what it is worth
     (none)     a worked example, to run and change
+    folded     like a worked example, but folded: it draws or counts, with the numbers to play with at its top; grading skips it
 
 A text cell with the tag "written", ``# %% A title [markdown] tags=["written"] points=2``, is answered by the student; a person gives its
 points in the formgrader. Its text in the source is a model answer, which students do not get.
@@ -39,10 +40,13 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
 
+from grading.authoring import survey
 from grading.paths import SOLUTIONS
 
-CODE_CELL_KINDS = ("given", "exercise", "test")
+FOLDED_TAG = "folded"  # tag of an unlocked cell that draws or counts
+CODE_CELL_KINDS = ("given", "exercise", "test", FOLDED_TAG)
 WRITTEN_ANSWER = "written"
 YOUR_ANSWER = "*Your answer, in words: double-click here, write it in place of this line, then press Shift-Enter.*"
 SLIDES = {  # nbconvert's slide type, and the shortest talk, in minutes, that has it
@@ -59,6 +63,7 @@ SOURCE_MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS
 DISPLAY_TITLE_WORDS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
 DISPLAY_STATEMENTS = (ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.Try)  # statement types
 MAX_CODE_COLUMNS = 88  # columns of a code line that fit on a student's screen
+TESTS_HEADING, SURVEY_ID = "## Hidden tests", "survey"
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 
 
@@ -122,6 +127,7 @@ def from_text(text: str, part: str) -> NotebookNode:
         except SourceError as problem:
             line = next((n for n, line in enumerate(text.splitlines(), 1) if re.match(rf"# %+ +{re.escape(title)}\b", line)), 0)
             raise SourceError(f"{part}.py, line {line}, cell {title!r}: {problem}") from None
+    notebook.cells.append(new_markdown_cell(survey.TEXT, id=SURVEY_ID, metadata={"slideshow": {"slide_type": "skip"}}))
     whole = f"{points(notebook):g}"
     for cell in notebook.cells:
         if kind_of(cell) == "text":
@@ -198,6 +204,11 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
             if not re.fullmatch(r"### BEGIN HIDDEN TESTS\n.*\n### END HIDDEN TESTS", cell.source, re.DOTALL):
                 raise SourceError("a test needs one pair of BEGIN and END HIDDEN TESTS around all of its code.")
             cell.source = f"{HIDDEN_NOTE}\n{cell.source}"
+        if kind in ("given", FOLDED_TAG):
+            cell.source = _titled(_with_confirmation(cell.source), cell.metadata["title"])
+            metadata["jupyter"] = {"source_hidden": True}
+        if kind == FOLDED_TAG:
+            return metadata | {"tags": [*others, FOLDED_TAG]}
         metadata["nbgrader"] = {
             "grade": kind in ("test", WRITTEN_ANSWER),
             "grade_id": name,
@@ -208,9 +219,6 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
         }
         if kind in ("test", WRITTEN_ANSWER):
             metadata["nbgrader"]["points"] = points
-        if kind == "given" and ("\n" in cell.source or len(cell.source) > MAX_CODE_COLUMNS):
-            cell.source = _titled(_with_confirmation(cell.source), cell.metadata["title"])
-            metadata["jupyter"] = {"source_hidden": True}
     return metadata
 
 
@@ -263,6 +271,11 @@ def kind_of(cell: NotebookNode) -> str:
     if not marks:
         return "example"
     return "exercise" if marks["solution"] else "test" if marks["grade"] else "given"
+
+
+def is_about_grading(cell: NotebookNode) -> bool:
+    """Return whether a text is only for those who hand in the notebook: the hidden tests' heading, and the survey."""
+    return cell.cell_type == "markdown" and (cell.id == SURVEY_ID or cell.source.startswith(TESTS_HEADING))
 
 
 def only_shows(cell: NotebookNode) -> bool:

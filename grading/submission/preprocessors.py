@@ -17,7 +17,7 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets.config import Config
 
 from course_lib.cluster import image_limits, time_limits
-from grading.authoring.build import WRITTEN_ANSWER, kind_of, only_shows
+from grading.authoring.build import FOLDED_TAG, WRITTEN_ANSWER, kind_of, only_shows
 from grading.formatting import display_name
 from grading.submission import flags, sandbox
 from grading.submission.assembly import ADDED_CELL_TAG, LONG_TAG, assemble, fingerprint, read_cells
@@ -87,8 +87,9 @@ class ExecuteOnRanks(Execute):
             # It ran in the student's kernel; on the ranks, it would change their variables.
             cell.outputs = [new_output("stream", text="not run when grading: without %%px on top, this cell is not for the ranks")]
             return cell, resources
-        if only_shows(cell) or (kind == "example" and LONG_TAG in cell.metadata.get("tags", [])):
-            why = "it takes long" if kind == "example" else "it shows you something"
+        tags = cell.metadata.get("tags", []) if kind == "example" else []
+        if only_shows(cell) or FOLDED_TAG in tags or LONG_TAG in tags:
+            why = "it takes long" if LONG_TAG in tags else "it shows you something"
             cell.outputs = [new_output("stream", text=f"not run when grading: {why}, and no grade depends on it")]
             return cell, resources
         added = ADDED_CELL_TAG in cell.metadata.get("tags", [])

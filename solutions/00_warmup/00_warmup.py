@@ -73,7 +73,7 @@ before = np.array([rank, 7 - rank, 3 * rank % 8 + 1])
 after = np.empty_like(before)
 comm.Allreduce(before, after, op=MPI.MIN)
 
-# %% Draw the all-reduce tags=["given", "slide"]
+# %% Draw the all-reduce tags=["folded", "slide"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -100,7 +100,7 @@ before = np.array([10 * rank, 10 * rank + 1])
 after = np.empty(2 * size, dtype=before.dtype)
 comm.Allgather(before, after)
 
-# %% Draw the all-gather tags=["given", "slide-50"]
+# %% Draw the all-gather tags=["folded", "slide-50"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -125,7 +125,7 @@ before = 10 * rank + np.arange(size)
 after = np.empty(1, dtype=before.dtype)
 comm.Reduce_scatter(before, after)
 
-# %% Draw the reduce-scatter tags=["given", "slide-50"]
+# %% Draw the reduce-scatter tags=["folded", "slide-50"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -154,7 +154,7 @@ before = np.array([rank])
 after = np.empty_like(before)
 group.Allreduce(before, after)
 
-# %% Draw the sum in a group tags=["given", "slide-50"]
+# %% Draw the sum in a group tags=["folded", "slide-50"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -186,7 +186,7 @@ if rank != 4:
 # have defined.
 
 
-# %% Count the bytes tags=["given", "slide-50"]
+# %% Count the bytes tags=["folded", "slide-50"]
 def one_of(operation):
     full, part = np.ones(8000), np.ones(1000)
     if operation == "Allreduce":
@@ -211,7 +211,7 @@ plots.traffic(moved, "What rank 0 sends for 8,000 numbers of 8 bytes each", alte
 # eight pieces. In each step, every rank sends one piece to the next rank: first the pieces are added up along the way, then the finished
 # sums travel around the ring. Dark pieces are finished. Press the button or move the slider.
 
-# %% Draw a ring tags=["given"]
+# %% Draw a ring tags=["folded"]
 arrays = [dict(mine=10.0 ** (r % 3) * np.arange(1, 9)) for r in range(8)]
 plots.ring(ranks.call(ring.allreduce, arrays), ranks.call(ring.allreduce, dict(mine=np.ones(8))), "A ring all-reduce")
 

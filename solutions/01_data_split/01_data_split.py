@@ -117,7 +117,7 @@ check.passed()
 # These are the samples that your ranks really hold. Ranks in the same row of the grid hold the same samples, and together the rows hold all
 # of them.
 
-# %% Draw who holds what tags=["given"]
+# %% Draw who holds what tags=["folded"]
 x = np.arange(1440 * 4).reshape(1440, 4)
 answers = ranks.call("split_data", [dict(x_train=x, y_train=x[:, 0], mp_size=2, dp_size=4, rank=r) for r in range(8)])
 plots.holdings(x, [a[0] for a in answers], "The samples on each rank, mp_size=2, dp_size=4", ("samples", "features"))
@@ -129,7 +129,7 @@ plots.holdings(x, [a[0] for a in answers], "The samples on each rank, mp_size=2,
 # shows how much memory the images take up on one rank, first if every rank keeps all the data, then if each keeps only its part, for every
 # grid of eight ranks.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 data = datasets.load("digits")
 held = {"all of it": data.x_train.nbytes}
 for mesh in reversed(grids(8)):

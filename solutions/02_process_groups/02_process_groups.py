@@ -178,7 +178,7 @@ check.passed()
 #
 # This is the grid according to your own groups: each rank reports which ranks it reached.
 
-# %% Draw your groups tags=["given"]
+# %% Draw your groups tags=["folded"]
 answers = ranks.call(look, [dict(size=8, secret=r, mp_size=2, dp_size=4) for r in range(8)])
 mp_groups = sorted({tuple(a[2].tolist()) for a in answers})
 dp_groups = sorted({tuple(a[3].tolist()) for a in answers})
@@ -191,7 +191,7 @@ plots.groups({"mp": mp_groups, "dp": dp_groups}, "Your groups for mp_size=2, dp_
 # it within the dp groups. The bottom bar shows what it would cost if all eight ranks took part.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 def average_gradient(mp_size, dp_size):
     *_, dp_comm, _, _ = get_info(Communicator(), Communicator().Get_rank(), mp_size, dp_size, True, False, 8, 8)
     dp_comm.Allreduce(np.ones(125_000), np.empty(125_000))

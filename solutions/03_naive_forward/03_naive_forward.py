@@ -42,7 +42,7 @@ def mp_group(size):
     return comm.Split(color=me // size, key=me)
 
 
-# %% Draw the hidden activations tags=["given", "slide"]
+# %% Draw the hidden activations tags=["folded", "slide"]
 whole = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_columns, {"whole": whole})
 plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidden layer", ("samples", "hidden units"))
@@ -71,7 +71,7 @@ part = np.array([[1, 2], [11, 12]]) + 2 * rank
 received = np.empty((4, 2, 2), part.dtype)
 comm.Allgather(part, received)
 
-# %% Draw what MPI delivers tags=["given", "slide"]
+# %% Draw what MPI delivers tags=["folded", "slide"]
 plots.exchange(ranks.pull("part"), ranks.pull("received"), "Allgather: the parts come one after the other")
 
 # %% [markdown]
@@ -202,7 +202,7 @@ for size in (4, 2):
 #
 # This is what your function really leaves on each rank: now every rank has all the columns.
 
-# %% Draw the collected input tags=["given"]
+# %% Draw the collected input tags=["folded"]
 whole = np.arange(8 * 12.0).reshape(8, 12)
 answers = ranks.call(collect_input, [dict(x=np.ascontiguousarray(whole[:, 3 * r : 3 * r + 3]), size=4) for r in range(4)])
 plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each rank holds all the columns", ("samples", "hidden units"))
@@ -214,7 +214,7 @@ plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each 
 # correct. Here is what a rank sends for a batch of 60 samples and 256 hidden units.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 def padded(x, size):
     whole = np.zeros((len(x), size * x.shape[1]), x.dtype)
     whole[:, rank * x.shape[1] :][:, : x.shape[1]] = x
@@ -231,7 +231,7 @@ plots.traffic(moved, "What rank 0 sends to collect the input of fc2", ["your fun
 # %% [markdown] tags=["slide-50"]
 # And memory? After the all-gather, each rank holds as many hidden units as it would without any model parallelism.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 collected = ranks.call(collect_input, dict(x=x, size=4))[0][0]
 plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden units on each rank, batch of 60, 4 ranks", "bytes")
 

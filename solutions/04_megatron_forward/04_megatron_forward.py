@@ -42,12 +42,12 @@ def mp_group(size):
     return comm.Split(color=me // size, key=me)
 
 
-# %% Draw the hidden activations tags=["given", "slide"]
+# %% Draw the hidden activations tags=["folded", "slide"]
 hidden = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_part, dict(whole=hidden, axis=1))
 plots.holdings(hidden, held, "Columns of the hidden layer, as fc1 leaves them", ("samples", "hidden units"))
 
-# %% Draw the weight of fc2 tags=["given", "slide"]
+# %% Draw the weight of fc2 tags=["folded", "slide"]
 weight = np.arange(12 * 5).reshape(12, 5)
 held = ranks.call(my_part, dict(whole=weight, axis=0))
 plots.holdings(weight, held, "Rows of the weight of fc2, in Megatron style", ("hidden units", "outputs"))
@@ -74,7 +74,7 @@ w = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
 summand = x[:, rank : rank + 1] @ w[rank : rank + 1]
 product = x @ w
 
-# %% Draw the summands tags=["given", "slide"]
+# %% Draw the summands tags=["folded", "slide"]
 plots.exchange(ranks.pull("summand"), ranks.pull("product"), "Before: each rank's product. After: the output, which is their sum")
 
 # %% [markdown] tags=["slide-50"]
@@ -191,7 +191,7 @@ for size in (4, 2):
 # %% [markdown] tags=["slide"]
 # ## See it
 
-# %% Draw the output tags=["given"]
+# %% Draw the output tags=["folded"]
 summands = [np.array([[1.0 * r, 10.0]]) for r in range(4)]
 answers = ranks.call(collect_output, [dict(x=summand, size=4) for summand in summands])
 plots.exchange(summands, [got for got, _ in answers], "Your megatron_collect_forward_output")
@@ -203,7 +203,7 @@ plots.exchange(summands, [got for got, _ in answers], "Your megatron_collect_for
 # outputs.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 def megatron(x, w, size):
     group = mp_group(size)
     megatron_collect_forward_output(megatron_collect_forward_input(x, group, size) @ w, group, size)
@@ -228,7 +228,7 @@ plots.traffic(moved, "What rank 0 sends in the forward pass of fc2", labels)
 # And memory? The naive way holds the whole hidden layer on each rank, Megatron's way only a part of it. Both hold only a part of the
 # weight.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 held = {"naive: whole": 60 * 256 * 4}
 for size in (2, 4):
     x = np.ones((60, 256 // size), np.float32)

@@ -41,7 +41,7 @@ def mp_group(size):
     return comm.Split(color=me // size, key=me)
 
 
-# %% Draw the gradient of the output tags=["given", "slide"]
+# %% Draw the gradient of the output tags=["folded", "slide"]
 whole = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_columns, {"whole": whole})
 plots.holdings(whole, held, "Each rank needs its own columns of the gradient of the output", ("samples", "outputs"))
@@ -72,7 +72,7 @@ grad = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]) * 10**rank
 mine = np.empty((2, 1), grad.dtype)
 comm.Reduce_scatter(grad, mine)
 
-# %% Draw what MPI delivers tags=["given", "slide"]
+# %% Draw what MPI delivers tags=["folded", "slide"]
 plots.exchange(ranks.pull("grad"), ranks.pull("mine"), "Reduce_scatter: rank 1 gets two numbers from the same sample")
 
 # %% [markdown]
@@ -210,7 +210,7 @@ for size in (4, 2):
 #
 # This is what your functions leave on each rank: its own columns and nothing else.
 
-# %% Draw the gradient of the input tags=["given"]
+# %% Draw the gradient of the input tags=["folded"]
 whole = np.arange(8 * 12.0).reshape(8, 12)
 held = [got for got, _ in ranks.call(collect_x, [dict(grad_x=whole * (r == 0), size=4) for r in range(4)])]
 plots.holdings(whole, held, "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units"))
@@ -221,7 +221,7 @@ plots.holdings(whole, held, "The gradient of the hidden layer, as your function 
 # An all-reduce followed by a slice would give the same result. Here is what a rank sends for a batch of 60 and 256 hidden units.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 def all_reduce_and_slice(grad_x, size):
     total = np.empty_like(grad_x)
     comm.Allreduce(grad_x, total)
@@ -237,7 +237,7 @@ plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", [
 # %% [markdown] tags=["slide-50"]
 # And memory? The partial sum is as large as the gradient would be without model parallelism. Only a quarter of that stays.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 held = {"partial sum": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
 plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes")
 

@@ -41,7 +41,7 @@ def mp_group(size):
     return comm.Split(color=comm.Get_rank() // size, key=comm.Get_rank())
 
 
-# %% Draw what a rank computes tags=["given", "slide"]
+# %% Draw what a rank computes tags=["folded", "slide"]
 grad = np.eye(8)
 weight = np.arange(12.0 * 8).reshape(12, 8)
 parts = ranks.call(my_part_of_grad_x, dict(grad=grad, weight=weight))
@@ -200,7 +200,7 @@ for size in (4, 2):
 #
 # Here your two functions run before and after the product, on real ranks: each rank ends up with the gradient of its own hidden units.
 
-# %% Draw the gradient of the input tags=["given"]
+# %% Draw the gradient of the input tags=["folded"]
 rows = np.split(weight, 4, axis=0)
 held = ranks.call(layer, [dict(grad=grad, rows=rows[r], size=4) for r in range(4)])
 plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your functions leave it", ("samples", "hidden units"))
@@ -212,7 +212,7 @@ plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your
 # The naive way makes the exchanges of parts 03 and 05; Megatron's way makes the one of part 04, plus any that your two functions make.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 def megatron(size):
     group = mp_group(size)
     out = np.ones((60, 12), np.float32)
@@ -238,7 +238,7 @@ plots.traffic(moved, "What rank 0 sends in a step through fc2, mp_size 4", ["Meg
 # And memory? In both styles a rank keeps a quarter of the hidden layer's gradient, but on the way there the naive style holds all of it.
 
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 def naive_gradient(grad, columns):
     return grad @ columns.T  # with this rank's columns of the weight: a partial sum for all hidden units
 

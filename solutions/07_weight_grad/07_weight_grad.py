@@ -59,7 +59,7 @@ samples = np.array([[1.0, 1.0], [2.0, 3.0], [4.0, 0.0], [5.0, 4.0]])
 own = w - samples[rank]
 of_all = np.mean(w - samples, axis=0)
 
-# %% Draw the gradients tags=["given", "slide"]
+# %% Draw the gradients tags=["folded", "slide"]
 plots.exchange(ranks.pull("own"), ranks.pull("of_all"), "Before: each rank's own gradient. After: the gradient of the mean loss")
 
 # %% [markdown] tags=["slide-50"]
@@ -142,7 +142,7 @@ for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
 #
 # Here your function is called with the gradients of the worked example as `grad_b`.
 
-# %% Draw the mean tags=["given"]
+# %% Draw the mean tags=["folded"]
 before = ranks.pull("own")
 answers = ranks.call(collect, [dict(grad_w=np.zeros(1), grad_b=b, mp_size=1) for b in before])
 plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weight_grad over four ranks")
@@ -154,7 +154,7 @@ plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weig
 # its part of the gradients. Unlike the traffic in parts 03 to 06, it does not depend on the batch.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 def step(mp_size):
     for inputs, outputs in ((784, 256 // mp_size), (256 // mp_size, 10)):
         collect_weight_grad(np.ones((inputs, outputs), np.float32), np.ones(outputs, np.float32), dp_group(mp_size))
@@ -169,7 +169,7 @@ plots.traffic(moved, "What rank 0 sends per step to average gradients", ["mp 1, 
 # %% [markdown] tags=["slide-50"]
 # And memory? The averaged gradients come on top of the rank's own.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 (mean_w, _), own_w, _ = ranks.call(collect, dict(grad_w=np.ones((784, 256), np.float32), grad_b=np.ones(256, np.float32), mp_size=1))[0]
 plots.bars({"own gradient": own_w.nbytes, "own and mean": own_w.nbytes + mean_w.nbytes}, "Gradient of fc1's weight on each rank", "bytes")
 

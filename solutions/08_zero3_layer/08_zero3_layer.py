@@ -30,7 +30,7 @@ comm = Communicator()
 rank = comm.Get_rank()
 piece = np.array_split(np.arange(1, 12 * 16 + 1), comm.Get_size())[rank]
 
-# %% Draw the shards tags=["given", "slide"]
+# %% Draw the shards tags=["folded", "slide"]
 weight = np.arange(1, 12 * 16 + 1).reshape(12, 16)
 plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
 
@@ -217,7 +217,7 @@ check.passed()
 # holds only an eighth of the layer, in return for 50% more traffic.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 def step(sharded):
     if not sharded:
         return Communicator().Allreduce(np.ones(785 * 256, np.float32), np.empty(785 * 256, np.float32))
@@ -232,7 +232,7 @@ for sharded in (True, False):
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends in a step through one layer", ["stage 3", "data parallel"])
 
-# %% Draw the memory tags=["given", "slide-50"]
+# %% Draw the memory tags=["folded", "slide-50"]
 before = ranks.held()
 ranks.call(make, dict(size=8, seed=0, shape=(784, 256), dtype="float32"))
 ranks.call(forward, dict(x=np.ones((4, 784), np.float32)))

@@ -175,20 +175,20 @@ for name, r in results.items():
         f"{1000 * r['seconds']:.1f} ms per step"
     )
 
-# %% Draw the memory tags=["given", "slide-50"]
+# %% Draw the memory tags=["folded", "slide-50"]
 plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
 
 # %% [markdown]
 # The bars show the memory that the layers report. The short line is the peak that Python's own `tracemalloc` saw; the difference is
 # temporary arrays. The next cell prints the most that a rank held, next to what the paper's formula gives.
 
-# %% Compare with the formula tags=["given"]
+# %% Compare with the formula tags=["folded"]
 parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
 for stage, (name, r) in enumerate(results.items()):
     said = state_bytes_by_kind(stage, parameters, 4).items()
     print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} times the formula)" for k, n in said))
 
-# %% Draw the traffic tags=["given", "slide-50"]
+# %% Draw the traffic tags=["folded", "slide-50"]
 plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent per step", list(results))
 
 # %% [markdown] tags=["slide"]

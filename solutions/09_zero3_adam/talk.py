@@ -38,10 +38,6 @@
 # Work through the second step on the board: *m* is -g/4, divided by 3/4 that is -g/3, and *v* is g squared after its correction. Without
 # the corrections, the first step is already wrong: 0.71 times lr.
 
-# %% [markdown] after="The hidden tests take more steps and train a model. They bring their own layers, so part 08 does not matter here." tags=["notes"]
-# This is for those who do the exercise, so one sentence is enough: 50 steps are compared with Adam on whole arrays in float64, and a small
-# model must classify 90% of the digits correctly after one epoch.
-
 # %% [markdown] after="Run the stages" tags=["notes"]
 # Ask which stage will have a different loss: none, up to rounding, because all of them compute the same update. Do not read too much into
 # the milliseconds: the four ranks share one machine, with no network in between.

@@ -74,7 +74,7 @@ if not todo:
 # This is the grid for the run below. Each row holds one copy of the model, split among its ranks. The ranks in a column hold the same part
 # of the model and average its gradients.
 
-# %% Draw the grid tags=["given"]
+# %% Draw the grid tags=["folded"]
 mesh = Mesh(dp=4, mp=2)
 plots.groups(mesh, "mp_size=2, dp_size=4")
 
@@ -105,7 +105,7 @@ def train(**sizes):
 # %% Train tags=["slide"]
 train(mp_size=2, dp_size=4, megatron=True)
 
-# %% Draw the loss tags=["given", "slide"]
+# %% Draw the loss tags=["folded", "slide"]
 students.have_run(results)
 last = results[list(results)[-1]]
 plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accuracy {last['accuracy']:.3f}")
@@ -129,7 +129,7 @@ for mp_size, dp_size in ((2, 1), (2, 2)):
     train(mp_size=mp_size, dp_size=dp_size, megatron=True)
 train(mp_size=4, dp_size=2, megatron=True)
 
-# %% Draw the losses tags=["given", "slide"]
+# %% Draw the losses tags=["folded", "slide"]
 students.have_run(results, "mp 1, dp 1")
 curves = {name: r["losses"] for name, r in results.items()}
 apart = np.max(np.ptp(list(curves.values()), axis=0))
@@ -141,7 +141,7 @@ plots.losses(
 # Every grid starts from the same weights and sees the same batches, so they all compute the same thing, up to rounding. How large are the
 # differences?
 
-# %% Compare with one rank tags=["given"]
+# %% Compare with one rank tags=["folded"]
 students.have_run(results, "mp 1, dp 1")
 one = np.array(results["mp 1, dp 1"]["losses"])
 for name, r in results.items():
@@ -155,7 +155,7 @@ for name, r in results.items():
 # This is what rank 0 sent in one step, by operation and group. Compare the two styles, then the two groups. Which part grows with the
 # batch, and which with the model?
 
-# %% Draw the traffic tags=["given"]
+# %% Draw the traffic tags=["folded"]
 meshes = [Mesh(dp=r["config"].dp_size, mp=r["config"].mp_size) for r in results.values()]
 
 
@@ -168,7 +168,7 @@ plots.traffic([r["moved"] for r in results.values()], f"Bytes rank 0 sent per st
 # %% [markdown] tags=["slide-50"]
 # And this is what rank 0 held at its peak. Next to the total for the arrays is what Python's own `tracemalloc` measured.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of rank 0, {DATA}")
 
 # %% [markdown] tags=["slide"]

@@ -53,10 +53,10 @@ A = np.arange(64.0).reshape(8, 8)
 row_piece = np.split(A, size, axis=0)[rank]
 column_piece = np.split(A, size, axis=1)[rank]
 
-# %% Draw the pieces by row tags=["given", "slide"]
+# %% Draw the pieces by row tags=["folded", "slide"]
 plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("row_piece"), "By row: the piece of A (and of C) on each rank")
 
-# %% Draw the pieces by reduction tags=["given", "slide"]
+# %% Draw the pieces by reduction tags=["folded", "slide"]
 plots.holdings(
     np.arange(64.0).reshape(8, 8),
     ranks.pull("column_piece"),
@@ -80,7 +80,7 @@ table = np.empty(8, int) if rank == 0 else None
 comm.Gather(hand, table, root=0)
 in_the_end = table if rank == 0 else hand
 
-# %% Draw the cards tags=["given", "slide"]
+# %% Draw the cards tags=["folded", "slide"]
 start = [np.arange(8) if r == 0 else np.empty(0) for r in range(4)]
 plots.exchange(start, ranks.pull("in_the_end"), "Scattered, multiplied by rank + 1, gathered on rank 0")
 
@@ -217,7 +217,7 @@ check.passed()
 # B, and which for a short, wide A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter is counted as
 # sent by the root, a gather as sent by all the other ranks.)
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["folded"]
 A, B = np.random.default_rng(0).standard_normal((2, 1024, 1024))
 inputs, moved = [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, {}
 for function in ("par_matmul_by_row", "par_matmul_by_reduction"):
@@ -227,7 +227,7 @@ labels = [f"{name[11:].replace('_', ' ')}, rank {r}" for name in moved for r in 
 plots.traffic([entries for each in moved.values() for entries in each], "Bytes each rank sends, 1024 x 1024 x 1024", labels)
 
 
-# %% Time both tags=["given", "slide-50"]
+# %% Time both tags=["folded", "slide-50"]
 def seconds(function, A, B):
     """Return how long the call takes on this rank, as the best of three runs."""
     import time

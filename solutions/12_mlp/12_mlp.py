@@ -49,7 +49,7 @@ loss = operations.tanh(w * x).sum()
 loss.backward()
 curves = {"by hand": x * (1 - np.tanh(w.data * x) ** 2), "by backward": w.grad}
 
-# %% Draw the gradient tags=["given", "slide"]
+# %% Draw the gradient tags=["folded", "slide"]
 plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradient", at=np.linspace(-2, 2, 41))
 
 # %% [markdown] tags=["slide"]
@@ -194,7 +194,7 @@ losses = train(model, loader, epochs=5, lr=0.1)
 text = "test loss and accuracy before: {:.3f}, {:.3f}; after: {:.3f}, {:.3f}"
 print(text.format(*before, *evaluate(model, held_out)))
 
-# %% Draw the loss tags=["given", "slide"]
+# %% Draw the loss tags=["folded", "slide"]
 plots.losses({"training": ranks.pull("losses")[0]}, "Loss of each step, five epochs")
 
 # %% [markdown] tags=["slide"]
@@ -204,9 +204,6 @@ plots.losses({"training": ranks.pull("losses")[0]}, "Loss of each step, five epo
 # 2. In which order do the gradients of the four weights become final? (Part 14 makes use of this.)
 #
 # The last cell stops the rank.
-
-# %% Stop the rank tags=["given"]
-ranks.stop()
 
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
@@ -235,3 +232,6 @@ for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20
     samples = batch * whole + int(check.random.integers(more, batch) if more else 0)
     check.train(samples, batch, epochs, float(check.random.uniform(0.2, 1.0)))
 ### END HIDDEN TESTS
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

@@ -61,7 +61,7 @@ loss = cross_entropy(model(x), y)  # 2: each rank with its own samples
 loss.backward()  # 3: as usual; afterwards each gradient is the mean over the ranks
 before, after = alone.weight.grad[:, 1], shared.weight.grad[:, 1]
 
-# %% Draw the gradients tags=["given", "slide"]
+# %% Draw the gradients tags=["folded", "slide"]
 plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradients of the second class's four weights, without and with the wrapper")
 
 # %% [markdown] tags=["slide-50"]
@@ -226,7 +226,7 @@ def train(model, epochs=2, lr=0.2):
 with_wrapper = train(DistributedDataParallel(network(seed=0)))
 without = train(network(seed=0))
 
-# %% Draw how far apart they are tags=["given", "slide-50"]
+# %% Draw how far apart they are tags=["folded", "slide-50"]
 curves = {"with the wrapper": ranks.pull("with_wrapper")[0], "without": ranks.pull("without")[0]}
 plots.lines(curves, "How far apart the ranks' models are", "step", "largest difference in a weight")
 

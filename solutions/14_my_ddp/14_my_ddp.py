@@ -43,7 +43,7 @@ before = drawn.weight.data.ravel().round(1)
 comm.Bcast(drawn.weight.data, root=0)
 after = drawn.weight.data.ravel().round(1)
 
-# %% Draw the models tags=["given", "slide"]
+# %% Draw the models tags=["folded", "slide"]
 plots.exchange(ranks.pull("before"), ranks.pull("after"), "The weights of four models, before and after a broadcast")
 
 # %% [markdown] tags=["slide"]
@@ -161,7 +161,7 @@ for name, way in ways.items() if everyone.Get_rank() < 2 else ():
     steps[name] = timings.median_step(net, marks, x, y, recorder)
 comm = everyone
 
-# %% Draw the steps tags=["given", "slide-50"]
+# %% Draw the steps tags=["folded", "slide-50"]
 first, second = ranks.pull("steps")[:2]
 timings.draw({name: (first[name], second[name]) for name in first}, "A step on two ranks: four layers of 1024 units, 16 samples per rank")
 

@@ -31,7 +31,7 @@ from course_lib.collectives import init
 comm = everyone = init()
 data = images.load("shapes")
 
-# %% Draw some images tags=["given", "slide"]
+# %% Draw some images tags=["folded", "slide"]
 x, y = images.shapes(60)
 first = [int(np.flatnonzero(y == kind)[0]) for kind in range(10)]
 plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
@@ -91,7 +91,7 @@ print(f"parts of 12, 6, 4, 2, weighted: off by {off(unequal, weighted=True):.1e}
 samples = ArrayDataset(np.arange(32), np.arange(32))
 mine = DataPartitioner(samples, [0.4, 0.3, 0.2, 0.1]).use(comm.Get_rank()).x
 
-# %% Draw the parts tags=["given", "slide-50"]
+# %% Draw the parts tags=["folded", "slide-50"]
 plots.holdings(
     np.arange(32).reshape(4, 8),
     ranks.pull("mine"),
@@ -227,7 +227,7 @@ for epoch in range(4):
         print(f"epoch {epoch + 1}: test accuracy {accuracy:.3f}")
 bar.close()
 
-# %% Draw the loss tags=["given", "slide-50"]
+# %% Draw the loss tags=["folded", "slide-50"]
 plots.losses(
     {f"rank {r}": values for r, values in enumerate(ranks.pull("losses")[:2])}, "ResNet-9 on drawn shapes: loss on each rank's own batches"
 )

@@ -161,7 +161,7 @@ async def train_without_freeing(model, batch_size):
 kept = sim.run(train_without_freeing, **settings, batch_size=4)
 memory = {"freed as soon as possible": result.memory, "nothing freed": kept.memory}
 
-# %% Draw the memory tags=["given", "slide"]
+# %% Draw the memory tags=["folded", "slide"]
 plots.bars(ranks.pull("memory")[0], "Peak memory of a rank, 4 ranks, 8 layers, micro-batches of 4", "memory")
 
 # %% [markdown] tags=["slide-50"]
@@ -179,10 +179,10 @@ by_size = [
     for get in (lambda r: 100 * r.utilisation, lambda r: r.memory)
 ]
 
-# %% Draw utilisation by size tags=["given", "slide-50"]
+# %% Draw utilisation by size tags=["folded", "slide-50"]
 plots.bars(ranks.pull("by_size")[0][0], "MFU of data parallel training, 4 ranks, 8 layers, 64 samples", "%")
 
-# %% Draw memory by size tags=["given", "slide-50"]
+# %% Draw memory by size tags=["folded", "slide-50"]
 plots.bars(ranks.pull("by_size")[0][1], "Peak memory of a rank", "memory")
 
 # %% [markdown] tags=["slide-50"]

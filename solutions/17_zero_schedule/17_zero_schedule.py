@@ -181,7 +181,7 @@ for settings in (
 # %% [markdown] tags=["slide"]
 # ## See it
 
-# %% Draw the schedule tags=["given"]
+# %% Draw the schedule tags=["folded"]
 result.draw("ZeRO stage 3")
 
 # %% [markdown] tags=["slide-50"]
@@ -191,7 +191,7 @@ result.draw("ZeRO stage 3")
 # micro-batch and a few whole weights do not. In data parallel training, every rank would need as much as the first bar shows, however many
 # ranks there are.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}
 plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Peak memory of a rank, 48 layers, micro-batches of 1", "memory")
 
@@ -199,7 +199,7 @@ plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Peak memory 
 # You pay for this in time: every micro-batch moves every weight twice and every gradient once, and a small micro-batch does little
 # computation in return.
 
-# %% Draw the utilisation tags=["given"]
+# %% Draw the utilisation tags=["folded"]
 sizes = {b: check.run(world_size=16, num_layers=8, global_batch_size=1024, batch_size=b) for b in (1, 4, 16, 64)}
 plots.bars(
     {f"micro-batches of {b}": 100 * r.utilisation for b, r in sizes.items()}, "MFU of ZeRO stage 3 on 16 ranks, 64 samples per rank", "%"
@@ -208,7 +208,7 @@ plots.bars(
 # %% [markdown] tags=["slide-50"]
 # With small micro-batches on sixteen ranks, most of the time goes into communication.
 
-# %% Draw sixteen ranks tags=["given"]
+# %% Draw sixteen ranks tags=["folded"]
 sizes[16].draw("ZeRO stage 3, micro-batches of 16")
 
 # %% [markdown] tags=["slide"]
@@ -219,9 +219,6 @@ sizes[16].draw("ZeRO stage 3, micro-batches of 16")
 # 2. Stages 1 and 2 of ZeRO keep the weights whole. Up to what micro-batch size would you prefer them to stage 3?
 #
 # The last cell stops the rank.
-
-# %% Stop the rank tags=["given"]
-ranks.stop()
 
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
@@ -246,3 +243,6 @@ for world_size, batch_size in ((4, 4), (8, 1), (16, 2), (8, 5)):
     result = examine(check, **sizes, batch_size=batch_size)
 result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch_size=4)  # the last micro-batch is smaller
 ### END HIDDEN TESTS
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

@@ -186,7 +186,7 @@ for sizes in ((1, 3, 4), (2, 2, 4), (4, 8, 64)):
 # %% [markdown] tags=["slide"]
 # ## See it
 
-# %% Draw the pipeline tags=["given"]
+# %% Draw the pipeline tags=["folded"]
 result.draw("A pipeline with the whole batch")
 
 # %% [markdown] tags=["slide-50"]
@@ -194,27 +194,27 @@ result.draw("A pipeline with the whole batch")
 #
 # Most of the picture is pale: one rank computes while the others wait. Here are eight layers on more and more ranks:
 
-# %% Draw the utilisation by ranks tags=["given"]
+# %% Draw the utilisation by ranks tags=["folded"]
 by_ranks = {n: check.run(world_size=n, num_layers=8, global_batch_size=64) for n in (1, 2, 4, 8)}
 plots.bars({f"world_size {n}": 100 * r.utilisation for n, r in by_ranks.items()}, "MFU of the pipeline, 8 layers, 64 samples", "%")
 
 # %% [markdown] tags=["slide-50"]
 # And more and more layers on four ranks:
 
-# %% Draw the utilisation by layers tags=["given"]
+# %% Draw the utilisation by layers tags=["folded"]
 by_layers = {n: check.run(world_size=4, num_layers=n, global_batch_size=64) for n in (4, 8, 16, 32)}
 plots.bars({f"{n} layers": 100 * r.utilisation for n, r in by_layers.items()}, "MFU of the pipeline, 4 ranks, 64 samples", "%")
 
 # %% [markdown] tags=["slide-50"]
 # But the pipeline does spread out the memory: no two ranks have the same layer, and the activations are split up as well.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Peak memory of a rank, 8 layers, 64 samples", "memory")
 
 # %% [markdown] tags=["slide-50"]
 # Here are sixteen ranks with two layers each. The staircase is the pipeline.
 
-# %% Draw sixteen ranks tags=["given"]
+# %% Draw sixteen ranks tags=["folded"]
 check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline of sixteen ranks")
 
 # %% [markdown] tags=["slide"]
@@ -228,9 +228,6 @@ check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline o
 #    that the last rank has the loss?
 #
 # The last cell stops the rank.
-
-# %% Stop the rank tags=["given"]
-ranks.stop()
 
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
@@ -253,3 +250,6 @@ for world_size, depth in ((1, 6), (4, 5), (8, 6), (16, 3)):
     check.memory(result, nbytes(*sizes), "activations or gradients that are no longer needed")
     check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or that updates before it has passed the gradient on")
 ### END HIDDEN TESTS
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

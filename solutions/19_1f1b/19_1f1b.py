@@ -211,13 +211,13 @@ for order, sizes in ((["F0 B0 F1 B1"], small), (one_forward_one_backward, large)
 #
 # First with free communication: the picture above, but drawn from your own loop, step by step. Press the button, or move the slider.
 
-# %% Draw the ideal tags=["given"]
+# %% Draw the ideal tags=["folded"]
 free.play("1F1B")
 
 # %% [markdown] tags=["slide"]
 # And on a real device: every message takes time, and both sides wait for it.
 
-# %% Draw the schedule tags=["given"]
+# %% Draw the schedule tags=["folded"]
 result.draw("1F1B")
 
 # %% [markdown] tags=["slide-50"]
@@ -226,7 +226,7 @@ result.draw("1F1B")
 # More micro-batches make the bubbles smaller. But small micro-batches use the device poorly, and each one needs its own messages. What
 # would you choose for eight ranks, sixteen layers and 256 samples?
 
-# %% Draw the utilisation tags=["given"]
+# %% Draw the utilisation tags=["folded"]
 runs = {b: check.run(world_size=8, num_layers=16, global_batch_size=256, batch_size=b) for b in (1, 2, 4, 8, 16, 32)}
 used = {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs.items()}
 plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
@@ -234,13 +234,13 @@ plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
 # %% [markdown] tags=["slide-50"]
 # The memory depends on the size of a micro-batch, not on how many there are.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Peak memory of a rank", "memory")
 
 # %% [markdown] tags=["slide-50"]
 # Here are sixteen ranks and 48 micro-batches. NVLink connects ranks 0 to 7 and 8 to 15; find the place where messages go over the network.
 
-# %% Draw sixteen ranks tags=["given"]
+# %% Draw sixteen ranks tags=["folded"]
 check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).draw("1F1B on sixteen ranks")
 
 # %% [markdown] tags=["slide"]
@@ -252,9 +252,6 @@ check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).dra
 #    1F1B, section 2.2 of the paper). What would it cost?
 #
 # The last cell stops the rank.
-
-# %% Stop the rank tags=["given"]
-ranks.stop()
 
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
@@ -300,3 +297,6 @@ for world_size, depth, batches, batch_size in ((1, 1, 4, 1), (2, 3, 5, 2), (4, 2
     batches = batches + int(check.random.integers(0, 3))
     result = examine_time(check, world_size, world_size * depth, batches * batch_size, batch_size)
 ### END HIDDEN TESTS
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

@@ -202,16 +202,16 @@ for settings in score.SETTINGS:
 #
 # Where is it pale? Those are the places to work on.
 
-# %% Draw 32 ranks tags=["given"]
+# %% Draw 32 ranks tags=["folded"]
 results[0].draw("32 ranks, 64 layers")
 
-# %% Draw 64 ranks tags=["given", "slide"]
+# %% Draw 64 ranks tags=["folded", "slide"]
 results[1].draw("64 ranks, 32 layers")
 
 # %% [markdown] tags=["slide"]
 # With four ranks and eight layers, you can see the details.
 
-# %% Draw four ranks tags=["given"]
+# %% Draw four ranks tags=["folded"]
 check.run(world_size=4, num_layers=8, global_batch_size=64, batch_size=16).draw("4 ranks, 8 layers")
 
 # %% [markdown] tags=["slide-50"]
@@ -220,7 +220,7 @@ check.run(world_size=4, num_layers=8, global_batch_size=64, batch_size=16).draw(
 # This is the peak memory of your loop, next to the whole state that a rank without any sharding would hold: weights, gradients and
 # optimizer states.
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["folded"]
 state = {f"{s['num_layers']} layers, state only": s["num_layers"] * score.STATE_BYTES for s in score.SETTINGS}
 yours = {f"{r.models[0].world_size} ranks, {r.models[0].num_layers} layers": r.memory for r in results}
 plots.bars(yours | state, "Peak memory of a rank", "memory")
@@ -246,9 +246,6 @@ score.LeaderboardEntry(ranks)
 #
 # The last cell stops the rank.
 
-# %% Stop the rank tags=["given"]
-ranks.stop()
-
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
 #
@@ -265,3 +262,6 @@ float(12.5 * score.score(check.run(**score.SETTINGS[0])) / score.BEST)
 check = ScheduleCheck("part4_training_loop", ranks, show=False)
 float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
 ### END HIDDEN TESTS
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

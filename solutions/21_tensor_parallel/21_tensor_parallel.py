@@ -39,7 +39,7 @@ rank = comm.Get_rank()
 # the second matrix of the MLP.
 
 
-# %% Draw the shards tags=["given", "slide"]
+# %% Draw the shards tags=["folded", "slide"]
 def shard(whole):
     return np.split(whole, comm.Get_size(), axis=0)[rank]
 
@@ -74,7 +74,7 @@ print("so the gradient is", *placement.kinds_of(ranks.pull("gradient"), whole))
 # that: *f* does nothing there, and an all-reduce in the backward pass. Where partial outputs are added up, it is the other way round. That
 # is *g*.
 
-# %% Draw the two tags=["given", "slide"]
+# %% Draw the two tags=["folded", "slide"]
 plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4)
 
 # %% [markdown] tags=["slide-50"]
@@ -237,7 +237,7 @@ check.losses(1, 2, 4).losses(4, frugal=True).passed()
 # Here is what rank 0 sends in a step of a block of width 64, with 2,000 words and 4 × 32 tokens, with your loss or with gathered logits.
 
 
-# %% Count the bytes tags=["given", "slide-50"]
+# %% Count the bytes tags=["folded", "slide-50"]
 def step(gathered):
     block = Block(64, 4, np.random.default_rng(0), comm, copy_to_group, reduce_from_group)
     out = copy_to_group(block(Tensor(np.ones((4, 32, 64), np.float32))), comm)

@@ -40,7 +40,7 @@ rank = comm.Get_rank()
 # own positions* only (Korthikanti et al., 2022, section 4.2.2). The picture shows 8 tokens of width 3.
 
 
-# %% Draw the positions tags=["given", "slide"]
+# %% Draw the positions tags=["folded", "slide"]
 def mine(tokens):
     return np.split(tokens, comm.Get_size(), axis=0)[rank]
 
@@ -52,7 +52,7 @@ plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, shard
 # An all-reduce is a reduce-scatter followed by an all-gather. So after a split computation, a reduce-scatter gives each rank the sum for
 # its own positions. Before the next one, an all-gather brings all positions together. In the backward pass, each turns into the other.
 
-# %% Draw the operators tags=["given", "slide"]
+# %% Draw the operators tags=["folded", "slide"]
 plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)
 
 # %% [markdown] tags=["slide-50"]
@@ -238,7 +238,7 @@ SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 # so the memory is measured without them); as in this part; and keeping only the rank's own positions, which are gathered again in backward.
 
 
-# %% Measure three ways tags=["given", "slide-50"]
+# %% Measure three ways tags=["folded", "slide-50"]
 def step(split, again):
     enter, leave = (gather_sequence, scatter_sequence) if split else (no_communication, no_communication)
     block = Block(64, 4, np.random.default_rng(0), comm, enter, leave, again)
@@ -254,7 +254,7 @@ ways = {"tensor parallel": (False, False), "plus sequence parallel": (True, Fals
 kept = {name: (ranks.call(step, dict(split=s, again=a))[0], ranks.traffic[0]) for name, (s, a) in ways.items()}
 plots.traffic([moved for _, moved in kept.values()], "What rank 0 sends in a step of a block", list(kept))
 
-# %% Draw the memory tags=["given", "slide-50"]
+# %% Draw the memory tags=["folded", "slide-50"]
 plots.bars({name: held for name, (held, _) in kept.items()}, "What rank 0 keeps for backward, 4 × 128 tokens")
 
 # %% [markdown] tags=["slide"]

@@ -30,7 +30,7 @@ everyone = Communicator()
 rank = everyone.Get_rank()
 chunks = [2 * rank, 2 * rank + 1]  # of the eight chunks of a sequence
 
-# %% Draw who computes what tags=["given", "slide"]
+# %% Draw who computes what tags=["folded", "slide"]
 attention.work_shares({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
 
 # %% [markdown] tags=["slide"]
@@ -57,7 +57,7 @@ for _ in range(3):
     has = received
     whose.append(int(has[0]))
 
-# %% Draw the ring tags=["given", "slide"]
+# %% Draw the ring tags=["folded", "slide"]
 attention.ring_steps(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in the ring")
 
 # %% [markdown] tags=["slide-50"]
@@ -225,6 +225,37 @@ check.bytes_sent(4)
 check.peak_memory()
 check.passed()
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# Here is a rank's peak memory in one step, forward and backward, as measured: for one rank with the whole sequence, and for your four, with
+# a quarter each. For long sequences, your four together hold about a quarter of what the single rank does. What the ring sends grows with
+# $T$, the work with $T^2$.
+
+# %% Draw the memory tags=["folded", "slide-50"]
+lengths = [256, 512, 1024, 1536, 2048]
+held = ranks.call(peak_memory_by_length, dict(lengths=lengths))[0]
+plots.lines(held, "Peak memory of a step of attention, two heads, float32", "positions", "MB", at=lengths)
+
+# %% Count the bytes tags=["folded", "slide-50"]
+plots.traffic(ranks.traffic, "What each rank sent in these five steps")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. With grouped-query attention, K and V have fewer heads than q. What does the ring send then? When would it be cheaper to send q round?
+# 2. The softmax of a row is a sum over ranks, with merge instead of plus. Could a collective do it, and what would it send?
+#
+# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+saving.save(ranks, "merge", "zigzag", "ring_attention")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# They run when your notebook is graded.
+
 # %% Test: merge tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
 MergeAndZigzagCheck("merge", ranks, show=False).merges(1, 30, 1e3, 1e4)
@@ -269,32 +300,6 @@ RingAttentionCheck("what is sent", ranks, show=False).bytes_sent(4, 3, 2)
 ### BEGIN HIDDEN TESTS
 RingAttentionCheck("what is held", ranks, show=False).peak_memory()
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# Here is a rank's peak memory in one step, forward and backward, as measured: for one rank with the whole sequence, and for your four, with
-# a quarter each. For long sequences, your four together hold about a quarter of what the single rank does. What the ring sends grows with
-# $T$, the work with $T^2$.
-
-# %% Draw the memory tags=["given", "slide-50"]
-lengths = [256, 512, 1024, 1536, 2048]
-held = ranks.call(peak_memory_by_length, dict(lengths=lengths))[0]
-plots.lines(held, "Peak memory of a step of attention, two heads, float32", "positions", "MB", at=lengths)
-
-# %% Count the bytes tags=["given", "slide-50"]
-plots.traffic(ranks.traffic, "What each rank sent in these five steps")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. With grouped-query attention, K and V have fewer heads than q. What does the ring send then? When would it be cheaper to send q round?
-# 2. The softmax of a row is a sum over ranks, with merge instead of plus. Could a collective do it, and what would it send?
-#
-# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
-
-# %% Save the functions tags=["given", "skip"]
-saving.save(ranks, "merge", "zigzag", "ring_attention")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

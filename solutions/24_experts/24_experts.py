@@ -33,7 +33,7 @@ comm = Communicator()
 rank = comm.Get_rank()
 logits = np.random.default_rng(rank).standard_normal((8, 8)) + np.arange(8) / 6
 
-# %% Draw what the tokens want tags=["given", "slide"]
+# %% Draw what the tokens want tags=["folded", "slide"]
 pictures.routing_preferences(ranks.pull("logits"), "The expert each token wants most, from the logits on four ranks")
 
 # %% [markdown] tags=["slide"]
@@ -41,7 +41,7 @@ pictures.routing_preferences(ranks.pull("logits"), "The expert each token wants 
 # which (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight
 # times the parameters for the same computation. Rank $r$ of $n$ holds $\text{experts} / n$ experts, from $r \cdot \text{experts} / n$ on.
 
-# %% Draw what kind the arrays are tags=["given"]
+# %% Draw what kind the arrays are tags=["folded"]
 pictures.array_placements(4, "A mixture of experts, on the ranks of an expert parallel group (ep)")
 
 # %% [markdown] tags=["slide"]
@@ -59,7 +59,7 @@ sent, came = np.array([10 * rank + r for r in range(4)]), np.empty(4, int)
 comm.Alltoall(sent, came)
 prediction = [0, 0, 0, 0]  # for rank 2
 
-# %% Draw the exchange tags=["given"]
+# %% Draw the exchange tags=["folded"]
 plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", prediction=(2, ranks.pull("prediction")[2]))
 
 # %% [markdown] tags=["slide-50"]
@@ -199,8 +199,64 @@ def combine(y, route, comm):
 # %% Check combine, and the layer with all three tags=["given"]
 ExpertsCheck("combine", ranks).by_hand("combine", "layer")
 
-# %% Draw the tokens' routes tags=["given", "slide"]
+# %% Draw the tokens' routes tags=["folded", "slide"]
 pictures.token_routes(ranks.call(pictures.round_trip), "32 tokens, each in its rank's colour; eight experts with two slots per rank")
+
+# %% [markdown] tags=["slide-50"]
+# ## Do the experts share the work?
+#
+# Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks'
+# tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters of tokens needs a different mapping.
+
+# %% Train without and with the balancing loss tags=["slide-50"]
+# %%px
+functions = SimpleNamespace(route=route, dispatch=dispatch, combine=combine)
+random, routes = np.random.default_rng(10 + rank), {}
+for name, share in (("without", 0.0), ("with", 0.05)):
+    net = MixtureOfExperts(functions, comm, 16, 16, 8, dtype=np.float64)
+    optimizer = Adam(net.parameters(), 0.01)
+    for _ in range(120):
+        x, y = clusters(random, 64)
+        error = net(x) - y  # next: this rank's term of the loss
+        ((error * error).sum() * (1 / (4 * y.size)) + net.balance * share).backward()
+        comm.Allreduce(MPI.IN_PLACE, net.router.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+    routes[name] = net.route.expert[:, 0], net.route.place[:, 0]
+
+# %% Draw the load tags=["folded", "slide-50"]
+pictures.expert_loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without and with the balancing loss")
+
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# An all-to-all sends $(n-1)/n$ of a rank's slots, four times per step. With an all-gather of all tokens and a reduce-scatter of all outputs
+# instead, what a rank sends grows with $n$. For 256 tokens of width 64 on each rank, in float32 with topk 1:
+
+# %% Count the bytes tags=["folded"]
+moved = [(ranks.call(pictures.exchange_step, dict(sparse=sparse)), ranks.traffic[0])[1] for sparse in (True, False)]
+plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens gathered"])
+
+# %% Draw the memory tags=["folded", "slide-50"]
+before, _, after = ranks.held(), ranks.run("large = MixtureOfExperts(functions, comm, 128, 512, 8)"), ranks.held()
+sizes = {"experts sharded (measured)": after[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
+plots.bars(sizes, "Weights of a layer with eight experts, on rank 0", "bytes")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. A token late in the batch is dropped more often, and that depends on other users' texts. What does that mean for a model's answers?
+# 2. Suppose f and P came from a rank's own tokens, without an all-reduce. Would the experts be less balanced, or more than they have to be?
+#
+# The last cells save your functions to `transformer_impl.py`, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+saving.save(ranks, "route", "dispatch", "combine")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# They run when your notebook is graded.
 
 
 # %% Test: the choices and their slots tags=["test"] points=4
@@ -244,57 +300,6 @@ ExpertsCheck("the gradients of combine", ranks, show=False).drawn("combine", cho
 ### BEGIN HIDDEN TESTS
 ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## Do the experts share the work?
-#
-# Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks'
-# tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters of tokens needs a different mapping.
-
-# %% Train without and with the balancing loss tags=["slide-50"]
-# %%px
-functions = SimpleNamespace(route=route, dispatch=dispatch, combine=combine)
-random, routes = np.random.default_rng(10 + rank), {}
-for name, share in (("without", 0.0), ("with", 0.05)):
-    net = MixtureOfExperts(functions, comm, 16, 16, 8, dtype=np.float64)
-    optimizer = Adam(net.parameters(), 0.01)
-    for _ in range(120):
-        x, y = clusters(random, 64)
-        error = net(x) - y  # next: this rank's term of the loss
-        ((error * error).sum() * (1 / (4 * y.size)) + net.balance * share).backward()
-        comm.Allreduce(MPI.IN_PLACE, net.router.grad)
-        optimizer.step()
-        optimizer.zero_grad()
-    routes[name] = net.route.expert[:, 0], net.route.place[:, 0]
-
-# %% Draw the load tags=["given", "slide-50"]
-pictures.expert_loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without and with the balancing loss")
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# An all-to-all sends $(n-1)/n$ of a rank's slots, four times per step. With an all-gather of all tokens and a reduce-scatter of all outputs
-# instead, what a rank sends grows with $n$. For 256 tokens of width 64 on each rank, in float32 with topk 1:
-
-# %% Count the bytes tags=["given"]
-moved = [(ranks.call(pictures.exchange_step, dict(sparse=sparse)), ranks.traffic[0])[1] for sparse in (True, False)]
-plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens gathered"])
-
-# %% Draw the memory tags=["given", "slide-50"]
-before, _, after = ranks.held(), ranks.run("large = MixtureOfExperts(functions, comm, 128, 512, 8)"), ranks.held()
-sizes = {"experts sharded (measured)": after[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
-plots.bars(sizes, "Weights of a layer with eight experts, on rank 0", "bytes")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. A token late in the batch is dropped more often, and that depends on other users' texts. What does that mean for a model's answers?
-# 2. Suppose f and P came from a rank's own tokens, without an all-reduce. Would the experts be less balanced, or more than they have to be?
-#
-# The last cells save your functions to `transformer_impl.py`, and stop the ranks.
-
-# %% Save the functions tags=["given", "skip"]
-saving.save(ranks, "route", "dispatch", "combine")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -49,7 +49,7 @@ micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # labels: the nex
 stage = Stage(layers(sizes, 4, rank), sizes.width)
 held = sum(p.data.nbytes for _, p in stage.named_parameters())
 
-# %% Draw the stages tags=["given", "slide"]
+# %% Draw the stages tags=["folded", "slide"]
 plots.bars({f"rank {r}": nbytes for r, nbytes in enumerate(ranks.pull("held"))}, "Parameters of the four stages")
 
 # %% [markdown] tags=["slide-50"]
@@ -73,7 +73,7 @@ else:
     print("loss", round(out, 3), "at first; guessing costs", round(np.log(64), 3))
 done = stage.done
 
-# %% Draw the clock tags=["given", "slide"]
+# %% Draw the clock tags=["folded", "slide"]
 plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
 
 # %% [markdown] tags=["slide-50"]
@@ -199,7 +199,61 @@ def one_forward_one_backward_step(stage, micro_batches, comm):
 check = PipelineCheck("one_forward_one_backward_step", ranks)
 check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True).exchanges(4, 6).peak_memory().passed()
 
+# %% [markdown] tags=["slide-50"]
+# ## Measured and simulated
+#
+# `sim.calibrate` times matrix products, passes over memory and messages, on all ranks at the same time. From these numbers, and from the
+# FLOP and bytes that a stage needs, the simulator works out when each piece of work should begin and end. Four ranks work, or two on a
+# computer with fewer than four cores, where four would have to share them.
+
+# %% Time both orders, and draw them tags=["folded", "slide-50"]
+both = {"GPipe": "gpipe_step", "1F1B": "one_forward_one_backward_step"}
+machine, panels, apart = sim.compare_with_simulation(ranks, both, 4 if os.cpu_count() > 3 else 2)
+plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured and simulated at most {apart:.0%} apart")
+
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# Both schedules have the same bubbles and send the same bytes. But what rank 0 holds grows with the number of micro-batches in GPipe, and
+# stays the same in 1F1B.
+
+
+# %% Measure the memory tags=["folded", "slide"]
+def most_held(counts):
+    """On one rank: the peak memory of a step in MB, by count, for both schedules."""
+    found = {"GPipe": [], "1F1B": []}
+    for count in counts:
+        for peaks, function in (found["GPipe"], gpipe_step), (found["1F1B"], one_forward_one_backward_step):
+            stage, batches = Stage(layers(sizes, 4, rank), sizes.width), (micro_batches * 2)[:count]
+            function(stage, batches[:1], everyone)
+            with memory.watch() as account:
+                function(stage, batches, everyone)
+            peaks.append(account.true_peak / 1e6)
+    return found
+
+
+counts = [1, 2, 4, 8, 16]
+held = ranks.call(most_held, dict(counts=counts))[0]
+plots.lines(held, "Peak memory of a step on rank 0, four ranks", "micro-batches", "MB", at=counts)
+
+# %% Count the bytes tags=["folded", "slide-50"]
+plots.traffic(ranks.traffic, "What each rank sent in these steps")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. In both schedules, rank 0 is idle for a while before its first backward. What happens during that time, and could rank 0 do something
+#    useful?
+# 2. A pipeline sends far fewer bytes than tensor parallelism. Why does nobody train with a pipeline alone?
+#
+# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+saving.save(ranks, "gpipe_step", "one_forward_one_backward_step")
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They use other sizes, dtypes, groups and numbers of micro-batches. They look at what has
 # been sent when a piece of work begins, and at the memory of each process. In them, `Send` waits for its receiver.
 
@@ -236,59 +290,6 @@ check = check.exchanges(4, 6).exchanges(2, 5, np.float32).exchanges(3, 4).exchan
 check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
 check = check.peak_memory(4).peak_memory(2)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## Measured and simulated
-#
-# `sim.calibrate` times matrix products, passes over memory and messages, on all ranks at the same time. From these numbers, and from the
-# FLOP and bytes that a stage needs, the simulator works out when each piece of work should begin and end. Four ranks work, or two on a
-# computer with fewer than four cores, where four would have to share them.
-
-
-# %% Time both orders, and draw them tags=["given", "slide-50"]
-both = {"GPipe": "gpipe_step", "1F1B": "one_forward_one_backward_step"}
-machine, panels, apart = sim.compare_with_simulation(ranks, both, 4 if os.cpu_count() > 3 else 2)
-plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured and simulated at most {apart:.0%} apart")
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# Both schedules have the same bubbles and send the same bytes. But what rank 0 holds grows with the number of micro-batches in GPipe, and
-# stays the same in 1F1B.
-
-
-# %% Measure the memory tags=["given", "slide"]
-def most_held(counts):
-    """On one rank: the peak memory of a step in MB, by count, for both schedules."""
-    found = {"GPipe": [], "1F1B": []}
-    for count in counts:
-        for peaks, function in (found["GPipe"], gpipe_step), (found["1F1B"], one_forward_one_backward_step):
-            stage, batches = Stage(layers(sizes, 4, rank), sizes.width), (micro_batches * 2)[:count]
-            function(stage, batches[:1], everyone)
-            with memory.watch() as account:
-                function(stage, batches, everyone)
-            peaks.append(account.true_peak / 1e6)
-    return found
-
-
-counts = [1, 2, 4, 8, 16]
-held = ranks.call(most_held, dict(counts=counts))[0]
-plots.lines(held, "Peak memory of a step on rank 0, four ranks", "micro-batches", "MB", at=counts)
-
-# %% Count the bytes tags=["given", "slide-50"]
-plots.traffic(ranks.traffic, "What each rank sent in these steps")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. In both schedules, rank 0 is idle for a while before its first backward. What happens during that time, and could rank 0 do something
-#    useful?
-# 2. A pipeline sends far fewer bytes than tensor parallelism. Why does nobody train with a pipeline alone?
-#
-# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
-
-# %% Save the functions tags=["given", "skip"]
-saving.save(ranks, "gpipe_step", "one_forward_one_backward_step")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

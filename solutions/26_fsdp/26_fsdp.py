@@ -55,7 +55,7 @@ flat = FlatBuffer(small, 4)
 whole = flat.join(small)  # flat.cut(whole) gives both back, as views of it
 mine = np.split(whole, 4)[everyone.Get_rank()]
 
-# %% Draw the parts tags=["given", "slide"]
+# %% Draw the parts tags=["folded", "slide"]
 plots.holdings(ranks.pull("whole")[0], ranks.pull("mine"), "A flat array of a weight and a bias, on four ranks", ("numbers", ""))
 
 # %% [markdown] tags=["slide-50"]
@@ -236,7 +236,39 @@ check = FsdpCheck("FullyShardedDataParallel", ranks).train(4).train(4, shared=Tr
 check.accumulate(4).exchanges(4).peak_memory().passed()
 FsdpCheck("clip_gradients", ranks).clipping(4).passed()
 
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# The first picture shows a step with your wrapper, as rank 0 sees it: what lies next to the diagonal? The second shows what a rank keeps
+# between steps, with plain data parallelism (part 13's wrapper) and with yours. Without sharding, that is four arrays the size of the
+# model: parameters, gradients, and Adam's two moments.
+
+# %% Train in both ways tags=["given", "skip"]
+# %%px
+plain = profile.train(partial(DistributedDataParallel, shared=False), partial(layers, sizes), everyone, tokens)
+sharded = profile.train(FullyShardedDataParallel, partial(layers, sizes), everyone, tokens)
+moments, names = profile.gathered_blocks(FullyShardedDataParallel, layers(sizes), everyone, tokens)
+
+# %% Draw the blocks of a step tags=["folded", "slide"]
+plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 during a step")
+
+# %% Draw the memory tags=["folded", "slide-50"]
+plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ranks.pull("sharded")[0]["kept"]}, "Kept between steps")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. With `sync = False`, a rank keeps the full gradients of all blocks. When is that worth the memory?
+# 2. How many more bytes does a step send than with plain data parallelism? And why flat arrays, instead of each parameter on its own?
+#
+# The last cells save your classes to `transformer_impl.py`, for part 28, and stop the ranks.
+
+# %% Save the classes tags=["given", "skip"]
+saving.save(ranks, "FlatShard", "FullyShardedDataParallel")
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and look at the memory of each process.
 
 # %% Test: a flat shard tags=["test"] points=5
@@ -265,36 +297,6 @@ check = FsdpCheck("accumulated", ranks, show=False).accumulate(4, shared=False).
 check = FsdpCheck("shared parameters", ranks, show=False).train(4, shared=True).train(3, np.float32, shared=True).train(2, shared=True)
 check = check.train(1, shared=True).accumulate(4).accumulate(2, count=2).exchanges(3, blocks=4, shared=True).peak_memory(shared=True)
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide-50"]
-# ## What it costs
-#
-# The first picture shows a step with your wrapper, as rank 0 sees it: what lies next to the diagonal? The second shows what a rank keeps
-# between steps, with plain data parallelism (part 13's wrapper) and with yours. Without sharding, that is four arrays the size of the
-# model: parameters, gradients, and Adam's two moments.
-
-# %% Train in both ways tags=["given", "skip"]
-# %%px
-plain = profile.train(partial(DistributedDataParallel, shared=False), partial(layers, sizes), everyone, tokens)
-sharded = profile.train(FullyShardedDataParallel, partial(layers, sizes), everyone, tokens)
-moments, names = profile.gathered_blocks(FullyShardedDataParallel, layers(sizes), everyone, tokens)
-
-# %% Draw the blocks of a step tags=["given", "slide"]
-plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 during a step")
-
-# %% Draw the memory tags=["given", "slide-50"]
-plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ranks.pull("sharded")[0]["kept"]}, "Kept between steps")
-
-# %% [markdown] tags=["slide"]
-# ## Questions worth arguing about
-#
-# 1. With `sync = False`, a rank keeps the full gradients of all blocks. When is that worth the memory?
-# 2. How many more bytes does a step send than with plain data parallelism? And why flat arrays, instead of each parameter on its own?
-#
-# The last cells save your classes to `transformer_impl.py`, for part 28, and stop the ranks.
-
-# %% Save the classes tags=["given", "skip"]
-saving.save(ranks, "FlatShard", "FullyShardedDataParallel")
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

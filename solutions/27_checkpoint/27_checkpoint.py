@@ -202,33 +202,6 @@ def load(folder, comm):
 # %% Check load tags=["given"]
 CheckpointCheck("load", ranks).load(4, 4).load(2, 4).load(3, 2).load(4, 1).damaged().passed()
 
-# %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They slow down one rank after another, look at the disk at every moment, fill it, and kill
-# a rank midway. The ranks may then be on several computers: each has a folder of its own, in which it sees only its own files, and
-# everything they have written is put together.
-
-# %% Test: a whole checkpoint at every moment tags=["test"] points=6
-### BEGIN HIDDEN TESTS
-check = CheckpointCheck("save", ranks, show=False).save(4).save(3).ends()
-### END HIDDEN TESTS
-
-# %% Test: a full disk tags=["test"] points=2
-### BEGIN HIDDEN TESTS
-check = CheckpointCheck("a full disk", ranks, show=False).full()
-### END HIDDEN TESTS
-
-# %% Test: load on other ranks tags=["test"] points=5
-### BEGIN HIDDEN TESTS
-check = CheckpointCheck("load", ranks, show=False)
-for size, old in ((4, 4), (2, 4), (3, 2), (4, 3), (3, 11), (1, 4), (4, 1)):
-    check.load(size, old)
-### END HIDDEN TESTS
-
-# %% Test: damaged files tags=["test"] points=2
-### BEGIN HIDDEN TESTS
-check = CheckpointCheck("damaged files", ranks, show=False).damaged()
-### END HIDDEN TESTS
-
 # %% [markdown] tags=["slide"]
 # ## A rank is killed
 #
@@ -275,7 +248,7 @@ curves = {}
 if ranks.share_a_disk:  # they do not where this notebook is graded
     curves = {"undisturbed": losses_of("undisturbed"), "killed": losses_of("killed", 37)}
 
-# %% Draw the losses tags=["given", "slide"]
+# %% Draw the losses tags=["folded", "slide"]
 picture = None
 if curves:
     apart = np.max(np.abs(np.subtract(*curves.values())))
@@ -294,6 +267,35 @@ picture
 
 # %% Save the functions tags=["given", "skip"]
 saving.save(ranks, "save", "load")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They slow down one rank after another, look at the disk at every moment, fill it, and kill
+# a rank midway. The ranks may then be on several computers: each has a folder of its own, in which it sees only its own files, and
+# everything they have written is put together.
+
+# %% Test: a whole checkpoint at every moment tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("save", ranks, show=False).save(4).save(3).ends()
+### END HIDDEN TESTS
+
+# %% Test: a full disk tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("a full disk", ranks, show=False).full()
+### END HIDDEN TESTS
+
+# %% Test: load on other ranks tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("load", ranks, show=False)
+for size, old in ((4, 4), (2, 4), (3, 2), (4, 3), (3, 11), (1, 4), (4, 1)):
+    check.load(size, old)
+### END HIDDEN TESTS
+
+# %% Test: damaged files tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("damaged files", ranks, show=False).damaged()
+### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

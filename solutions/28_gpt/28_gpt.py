@@ -103,7 +103,7 @@ words, name = text.load_text()
 print(f"{name}: {len(words):,} bytes. An excerpt:\n")
 print(words[200_000:200_300].tobytes().decode())
 
-# %% Draw the grid tags=["given", "slide"]
+# %% Draw the grid tags=["folded", "slide"]
 grid = Settings(**grids[0])
 plots.groups(grid.mesh, grid.name)
 
@@ -151,7 +151,7 @@ print(ranks.call("write", {"begin": "def ", "count": 120})[0])
 train(dp=2, pp=2, tp=2, steps=80)
 print(ranks.call("write", {"begin": "def ", "count": 240})[0])
 
-# %% Draw the loss tags=["given", "slide"]
+# %% Draw the loss tags=["folded", "slide"]
 students.have_run(results)
 plots.losses({"": results[grid.name]["losses"]}, f"Training loss, {grid.name}")
 
@@ -171,7 +171,7 @@ results = {grid.name: results[grid.name]}
 for sizes in grids[1:]:
     train(steps=8, **sizes)
 
-# %% Draw the losses tags=["given", "slide"]
+# %% Draw the losses tags=["folded", "slide"]
 students.have_run(results)
 shared = min(8, *(len(found["losses"]) for found in results.values()))  # steps that all runs have taken
 curves = {name: found["losses"][:shared] for name, found in results.items()}
@@ -184,7 +184,7 @@ plots.losses(curves, f"The loss on six grids, at most {apart:.0e} apart: " + ("o
 # Here is what rank 0 sends in one step, by axis. How much each axis sends depends on the grid: which bars grow with the batch, and which
 # with the model?
 
-# %% Draw the bytes tags=["given", "slide"]
+# %% Draw the bytes tags=["folded", "slide"]
 students.have_run(results)
 plots.stacked(
     {name: found["moved"][0] for name, found in results.items() if sum(found["moved"][0].values())},
@@ -194,7 +194,7 @@ plots.stacked(
 # %% [markdown] tags=["slide-50"]
 # And here is the memory of each rank on the last grid, with everything switched on. Why do the ranks of the two stages differ?
 
-# %% Draw the memory tags=["given", "slide"]
+# %% Draw the memory tags=["folded", "slide"]
 students.have_run(results)
 memory = {f"rank {r}": kinds for r, kinds in enumerate(ranks.call("held"))}
 plots.memory(memory, f"Memory of each rank in a step: {list(results)[-1]}")

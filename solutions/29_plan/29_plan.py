@@ -65,11 +65,11 @@ print(f"{wording.memory(step.peak)} on a device. Does that fit? {step.fits}")
 # says where, and how much that matters. Two numbers are fitted to the two runs of the smallest model: how close to its peak a device comes
 # in a matrix product, and the time a step spends outside its layers, such as on reading texts. What does the table say about the other six?
 
-# %% Compare with what was measured tags=["given", "slide-50"]
+# %% Compare with what was measured tags=["folded", "slide-50"]
 times = reference_data.times()
 print(reference_data.table(times, reference_data.SOURCE, "s"))
 
-# %% Draw them tags=["given", "slide-50"]
+# %% Draw them tags=["folded", "slide-50"]
 reference_data.picture(times)
 
 # %% [markdown] tags=["slide-50"]
@@ -118,7 +118,7 @@ pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens per step, on A1
 # Here is the same model on the same devices, by kind of memory: what shrinks with which axis, and what does not? The dotted line is a
 # device's memory.
 
-# %% Draw the memory tags=["given", "slide-50"]
+# %% Draw the memory tags=["folded", "slide-50"]
 small = replace(MODEL_PRESETS["22b"], batch=64)
 ways = {
     "t 4": Configuration(tensor=4, data=4),
@@ -206,7 +206,59 @@ for name, device, gpus in (("7b", A100_DEVICE, 16), ("22b", A100_DEVICE, 64), ("
     print(f"   {wording.seconds(step.seconds)}, {times_best:.2f} times the best step:", end=" ")
     print(f"{check.worth(times_best):.0%} of the points")
 
+# %% Draw a cluster at random, as the hidden tests do tags=["folded", "skip"]
+drawn, place = check.draw("small", "interleave")
+step, times_best = check.choose(drawn, place)
+print(f"{drawn.layers} layers of width {drawn.hidden} on {place.gpus} × {place.device.name}")
+print(f"with {wording.memory(place.device.memory)} each: {step.configuration}")
+print(f"{wording.seconds(step.seconds)}, {times_best:.2f} times the best step:", end=" ")
+print(f"{check.worth(times_best):.0%} of the points")
+
+# %% [markdown] tags=["slide"]
+# ## All grids
+#
+# Here is a model the size of GPT-3, with 175 billion parameters, on 1,024 devices. Each box is a grid, with its fastest configuration
+# according to `estimate`. Darker is faster. Hatched: nothing fits into memory. Grey: the model cannot be cut that way. Tensor parallel
+# ranks stay within a node of 8.
+
+# %% Draw the map tags=["folded", "slide"]
+large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)
+pictures.grids(report.grid_times(large, place), "175B on 1,024 × A100, seconds per step")
+
+# %% [markdown] tags=["slide"]
+# ## The winner
+#
+# Here is a step of the configuration that `plan` chooses: where does it wait, and what fills the memory when? Below each rank's work are
+# its messages, and then what the replicas exchange. Tensor parallel exchanges are part of forward and backward.
+
+# %% Draw the winner tags=["folded", "slide"]
+winner = simulate(large, place, check.choose(large, place)[0].configuration)
+pictures.timeline(winner, f"{winner.configuration}")
+
+# %% [markdown] tags=["slide-50"]
+# ## What does it cost?
+#
+# The cell below assumes 300 billion tokens, as many as GPT-3 saw. Put in what a GPU costs you per hour.
+
+# %% Count days and money tags=["slide-50"]
+price, tokens = 2.0, 300e9  # per GPU per hour, in your currency
+print(report.whole_run(winner, tokens, price))
+
+# %% [markdown] tags=["slide"]
+# ## From a shell
+#
+# `python -m course_lib.sim plan --model 70b --gpus 512 --device h100` prints the five best configurations, and writes a report and a trace
+# for Perfetto. `--help` shows how to describe your own model and cluster in a small file.
+#
+# ## Questions worth arguing about
+#
+# 1. The network becomes four times slower. Which axes shrink, and which grow?
+# 2. What does the simulator leave out that would cost the most on a real cluster?
+# 3. With twice as many devices and the same batch, why is a step not twice as fast?
+
 # %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
 # Hidden tests run when your notebook is graded. They draw models and clusters at random. In each, something else matters: the pieces of the
 # model, the size of the micro-batches, how positions are split, how exact the memory estimate is. The cell below draws a similar case.
 #
@@ -215,14 +267,6 @@ for name, device, gpus in (("7b", A100_DEVICE, 16), ("22b", A100_DEVICE, 64), ("
 # - Your choice counts, not how you found it: `estimate` alone may suffice. A search is stopped after 30 seconds, even on a slow machine.
 # - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what matters in some of the cases, and it is not
 #   available on the rank while your notebook is graded.
-
-# %% Draw a cluster at random, as the hidden tests do tags=["given", "skip"]
-drawn, place = check.draw("small", "interleave")
-step, times_best = check.choose(drawn, place)
-print(f"{drawn.layers} layers of width {drawn.hidden} on {place.gpus} × {place.device.name}")
-print(f"with {wording.memory(place.device.memory)} each: {step.configuration}")
-print(f"{wording.seconds(step.seconds)}, {times_best:.2f} times the best step:", end=" ")
-print(f"{check.worth(times_best):.0%} of the points")
 
 # %% Test: memory, small clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
@@ -253,48 +297,6 @@ from grading.authoring.plan_cases import CASES
 check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("large"))
 ### END HIDDEN TESTS
-
-# %% [markdown] tags=["slide"]
-# ## All grids
-#
-# Here is a model the size of GPT-3, with 175 billion parameters, on 1,024 devices. Each box is a grid, with its fastest configuration
-# according to `estimate`. Darker is faster. Hatched: nothing fits into memory. Grey: the model cannot be cut that way. Tensor parallel
-# ranks stay within a node of 8.
-
-# %% Draw the map tags=["given", "slide"]
-large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)
-pictures.grids(report.grid_times(large, place), "175B on 1,024 × A100, seconds per step")
-
-# %% [markdown] tags=["slide"]
-# ## The winner
-#
-# Here is a step of the configuration that `plan` chooses: where does it wait, and what fills the memory when? Below each rank's work are
-# its messages, and then what the replicas exchange. Tensor parallel exchanges are part of forward and backward.
-
-# %% Draw the winner tags=["given", "slide"]
-winner = simulate(large, place, check.choose(large, place)[0].configuration)
-pictures.timeline(winner, f"{winner.configuration}")
-
-# %% [markdown] tags=["slide-50"]
-# ## What does it cost?
-#
-# The cell below assumes 300 billion tokens, as many as GPT-3 saw. Put in what a GPU costs you per hour.
-
-# %% Count days and money tags=["slide-50"]
-price, tokens = 2.0, 300e9  # per GPU per hour, in your currency
-print(report.whole_run(winner, tokens, price))
-
-# %% [markdown] tags=["slide"]
-# ## From a shell
-#
-# `python -m course_lib.sim plan --model 70b --gpus 512 --device h100` prints the five best configurations, and writes a report and a trace
-# for Perfetto. `--help` shows how to describe your own model and cluster in a small file.
-#
-# ## Questions worth arguing about
-#
-# 1. The network becomes four times slower. Which axes shrink, and which grow?
-# 2. What does the simulator leave out that would cost the most on a real cluster?
-# 3. With twice as many devices and the same batch, why is a step not twice as fast?
 
 # %% Stop the rank tags=["given"]
 ranks.stop()

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from course_lib import students
-from grading.authoring import answers, archive, build
+from grading.authoring import answers, archive, build, survey
 from grading.paths import NOTEBOOKS, ROOT, parts
 from grading.release import in_table, release
 
@@ -62,7 +62,7 @@ def test_every_notebook_is_short_and_every_released_folder_has_a_source():
     assert sorted(p.name for p in NOTEBOOKS.iterdir()) == parts()
     for part in parts():
         assert [p.name for p in (NOTEBOOKS / part).iterdir()] == [f"{part}.ipynb"]
-        assert len((ROOT / "solutions" / part / f"{part}.py").read_text().splitlines()) <= 300
+        assert len((ROOT / "solutions" / part / f"{part}.py").read_text().splitlines()) <= 350
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,25 @@ def test_what_sets_up_draws_or_checks_is_folded_and_says_what_it_does():
     for part in parts():
         for cell in build.build(part).cells:
             folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
-            if build.kind_of(cell) != "given":
-                assert not folded
-            elif folded:
+            assert folded == (build.kind_of(cell) == "given" or build.FOLDED_TAG in cell.metadata.get("tags", []))
+            if folded:
                 assert re.match(r"(%%px(  | --\S+ \S+  ))?# [A-Z]", cell.source)
+
+
+@pytest.mark.parametrize("part", parts())
+def test_a_student_can_change_what_only_draws_or_counts(part):
+    assert not [c.id for c in build.build(part).cells if build.kind_of(c) == "given" and c.id.startswith(("draw-", "count-", "compare-"))]
+
+
+@pytest.mark.parametrize("part", parts())
+def test_a_notebook_ends_with_the_hidden_tests_the_end_of_the_ranks_and_the_survey(part):
+    *cells, stop, last = build.build(part).cells
+    kinds = [build.kind_of(cell) for cell in cells]
+    tests = kinds.count("test")
+    assert last.source == survey.TEXT and not last.metadata.get("nbgrader") and stop.id.startswith("stop-the-rank")
+    if tests:
+        assert kinds[-tests:] == ["test"] * tests
+        assert [cell.id for cell in cells if cell.source.startswith(build.TESTS_HEADING)] == [cells[-tests - 1].id]
 
 
 def test_what_a_student_sees_of_the_code_fits():
@@ -158,8 +173,7 @@ def test_what_a_student_sees_of_the_code_fits():
         for cell in build.build(part).cells:
             if build.kind_of(cell) in ("exercise", "example") or (cell.source.count("\n") == 0 and build.kind_of(cell) == "given"):
                 shown = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", cell.source, flags=re.DOTALL)
-                folded = "jupyter" in cell.metadata
-                assert folded or max(map(len, shown.splitlines())) <= build.MAX_CODE_COLUMNS, (part, cell.id)
+                assert "jupyter" in cell.metadata or max(map(len, shown.splitlines())) <= build.MAX_CODE_COLUMNS, (part, cell.id)
 
 
 def test_a_release_that_fails_leaves_the_old_one(course, monkeypatch):
