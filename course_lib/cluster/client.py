@@ -83,9 +83,8 @@ class Client(ipp.Client):
         waiting = list(self._pending_interrupts)
         self.flush_replies()
         wait(waiting, timeout)
-        self._pending_interrupts = [
-            future for future in self._pending_interrupts if future not in waiting
-        ]  # a lost one is not waited for again
+        # A lost one is not waited for again.
+        self._pending_interrupts = [future for future in self._pending_interrupts if future not in waiting]
 
     def _stop_scheduling_tasks(self) -> None:
         """Do nothing when an engine disappears: there is no task farming here, and `connection` reports the end of a rank."""

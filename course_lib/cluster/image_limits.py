@@ -12,10 +12,7 @@ import struct
 IMAGE_SIGNATURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS = 25_000_000, 20_000
 MAX_NOTEBOOK_PIXELS = 100_000_000  # of all images in one notebook
-MAX_IMAGE_SEGMENTS, MAX_JPEG_SCANS = (
-    10_000,
-    100,
-)  # PNG chunks or JPEG segments; JPEG scans, each of which redraws the whole image
+MAX_IMAGE_SEGMENTS, MAX_JPEG_SCANS = 10_000, 100  # PNG chunks or JPEG segments; JPEG scans, each of which redraws the whole image
 SOF_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # JPEG's start-of-frame markers, whose segments have the size
 
 

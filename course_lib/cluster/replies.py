@@ -133,16 +133,13 @@ def show_outputs(replies: Replies, n: int) -> None:
 def raise_errors(replies: Replies) -> None:
     """Raise RanksError if any rank raised; errors that caused others come first."""
     global wrong_group
-    said = (
-        []
-        if bubblewrap.ISOLATION_VARIABLE in os.environ
-        else [(r, reply["wrong_group"][0]) for r, reply in replies if reply.get("wrong_group")]
-    )
+    graded = bubblewrap.ISOLATION_VARIABLE in os.environ
+    said = [] if graded else [(r, reply["wrong_group"][0]) for r, reply in replies if reply.get("wrong_group")]
     wrong_group = "On rank {}, {}.".format(*said[0]) if said else ""
     groups = group(replies, "error")
     if groups:
         groups.sort(key=lambda g: (bool(_SECONDARY & set(g[1]["kind"])), g[0]))
-        for who, error in groups if bubblewrap.ISOLATION_VARIABLE not in os.environ else []:
+        for who, error in [] if graded else groups:
             if "NameError" in error["kind"]:
                 error["message"] += misplaced_names.hint(error["message"], who, len(replies), error.get("near", []))
         if wrong_group:

@@ -14,18 +14,8 @@ from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.transport import isolated
 
 COMMUNICATOR_METHODS = {name for name in vars(Communicator) if name[0].isupper()} - {"Get_rank", "Get_size"}
-LOCAL_METHODS = {
-    "Free",
-    "Get_attr",
-    "Get_errhandler",
-    "Get_group",
-    "Get_info",
-    "Get_name",
-    "Get_parent",
-    "Get_topology",
-    "Is_inter",
-    "Is_intra",
-}
+LOCAL_METHODS = {"Free", "Is_inter", "Is_intra"}
+LOCAL_METHODS |= {f"Get_{what}" for what in ("attr", "errhandler", "group", "info", "name", "parent", "topology")}
 
 
 class IsolatedWorld(MPI.Intracomm):

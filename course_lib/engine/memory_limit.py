@@ -9,9 +9,8 @@ import resource
 
 from course_lib.collectives.transport import isolated
 
-MEMORY_VARIABLE = (
-    "COURSE_RANK_MEMORY"  # such as 2G; 0 for no limit. By default, the ranks share `FREE_SHARE` of the memory that is free at their start
-)
+# Such as 2G; 0 for no limit. By default, the ranks share `FREE_SHARE` of the memory that is free at their start.
+MEMORY_VARIABLE = "COURSE_RANK_MEMORY"
 FREE_SHARE, MIN_RANK_BYTES = 0.8, 1 << 30  # of the free memory; lower bound of the default
 MIN_SETTING_BYTES = 300 << 20  # lower bound of the setting: a rank that has just started uses two thirds of it
 REPLY_BYTES = 64 << 20  # added to the limit for a reply

@@ -36,14 +36,8 @@ ENVIRONMENT = {
 
 def limits() -> dict[str, int]:
     """Return a rank's resource limits (setrlimit(2)): sizes in bytes, CPU time in seconds."""
-    return {
-        "RLIMIT_DATA": 1 << 30,
-        "RLIMIT_FSIZE": FOLDER_BYTES,
-        "RLIMIT_CPU": 600,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
-    }
+    none = dict.fromkeys(("RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE"), 0)
+    return {"RLIMIT_DATA": 1 << 30, "RLIMIT_FSIZE": FOLDER_BYTES, "RLIMIT_CPU": 600, **none}
 
 
 def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
@@ -65,10 +59,8 @@ def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, 
     binds = _binds(library, data)
     writable = [word for path in WRITABLE_FOLDERS for word in ("--size", str(FOLDER_BYTES), "--tmpfs", path)]
     devices = [word for path in DEVICES for word in ("--dev-bind", path, path)]
-    inner = (
-        *("bwrap", *writable, *binds, *devices, "--remount-ro", "/"),
-        *("--unshare-all", "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--chdir", "/tmp"),
-    )
+    alone = ("--unshare-all", "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--chdir", "/tmp")
+    inner = ("bwrap", *writable, *binds, *devices, "--remount-ro", "/", *alone)
     if os.geteuid():
         return inner
     # As root: an outer bubblewrap builds a tree where the rank's user can reach Python even in root's home, then setpriv becomes that user.
@@ -77,18 +69,9 @@ def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, 
     places = [Path(word) for word in (*binds, *programs, *devices) if word.startswith("/")]
     above = sorted({str(folder) for place in places for folder in place.parents if folder != Path("/")})
     folders = [word for path in above for word in ("--dir", path)]  # folders that bubblewrap creates itself are accessible to root only
-    return (
-        *("bwrap", "--dir", "/tmp", *folders, *binds, *programs, *devices, "--bind", "/proc", "/proc"),
-        *(
-            "--die-with-parent",
-            "--",
-            "setpriv",
-            f"--reuid={FIRST_USER_ID + rank}",
-            f"--regid={FIRST_USER_ID + rank}",
-            "--clear-groups",
-            *inner,
-        ),
-    )
+    outer = ("bwrap", "--dir", "/tmp", *folders, *binds, *programs, *devices, "--bind", "/proc", "/proc", "--die-with-parent", "--")
+    user = FIRST_USER_ID + rank
+    return (*outer, "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *inner)
 
 
 def readable_paths(library: Path, data: str = "") -> list[str]:

@@ -101,12 +101,9 @@ def _create_v2(name: str, memory: int, processes: int, cores: float | None) -> l
             handed_down = (folder / "cgroup.subtree_control").read_text().split()
             if {"memory", "pids"} <= set(handed_down):
                 limits = {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
-                return [
-                    _made(
-                        folder / name,
-                        limits | ({"cpu.max": f"{int(cores * CPU_PERIOD_MICROSECONDS)} {CPU_PERIOD_MICROSECONDS}"} if cores else {}),
-                    )
-                ]
+                if cores:
+                    limits["cpu.max"] = f"{int(cores * CPU_PERIOD_MICROSECONDS)} {CPU_PERIOD_MICROSECONDS}"
+                return [_made(folder / name, limits)]
     return []
 
 

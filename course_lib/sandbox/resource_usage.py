@@ -134,9 +134,8 @@ class ResourceUsage:
     def _memory(self) -> int:
         if not Path("/proc/self/status").exists():
             return self.process.memory_full_info().uss
-        return self._status(
-            "RssAnon:", "VmSwap:", "HugetlbPages:", "VmPTE:"
-        )  # VmPTE: page tables can encode data by which pages were touched
+        # VmPTE: page tables can encode data by which pages were touched.
+        return self._status("RssAnon:", "VmSwap:", "HugetlbPages:", "VmPTE:")
 
     def _status(self, *names: str) -> int:
         """Return the sum of some fields of /proc/PID/status, in bytes."""

@@ -256,12 +256,8 @@ class Coordinator:
         members, signature = header.get("members"), header.get("signature")
         if not (is_int_list(members, 0, self.size) and len(set(members)) == len(members) and rank in members):
             raise ProtocolViolation("it called a collective on an invalid group")
-        known = (
-            is_int_list(signature, -1, 1 << 62)
-            and len(signature) == 4
-            and (0 < signature[0] < len(COLLECTIVES) or signature[0] in (SEND, RECV))
-        )
-        if not known:
+        valid = is_int_list(signature, -1, 1 << 62) and len(signature) == 4
+        if not (valid and (0 < signature[0] < len(COLLECTIVES) or signature[0] in (SEND, RECV))):
             raise ProtocolViolation("it made a call that does not exist")
         return tuple(members), tuple(signature), str(header.get("place", ""))[:200]
 

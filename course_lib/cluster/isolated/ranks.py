@@ -91,14 +91,9 @@ class IsolatedRanks:
         """Send a request to a rank; pass the future to `answer` for the reply."""
         self._number += 1
         future = self._futures[rank, self._number] = Future()
-        facts = (
-            what.get("round", 0),
-            what.get("targets", 1 << rank),
-            what.get("gates", []),
-            what.get("keep", False),
-            what.get("do") != "cell",
-        )
-        self.broker.request(rank, self._number, pickle.dumps({**what, "gates": [], "keep": False}), *facts)
+        turn = what.get("round", 0), what.get("targets", 1 << rank)
+        rules = what.get("gates", []), what.get("keep", False), what.get("do") != "cell"
+        self.broker.request(rank, self._number, pickle.dumps({**what, "gates": [], "keep": False}), *turn, *rules)
         return future
 
     @staticmethod

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 from course_lib.collectives.calls import RECV, SEND
 
-MAX_RUN_SECONDS = (
-    2.0  # seconds that one rank may run while the others are held back; one that sleeps longer runs into the cell's time limit in the end
-)
+# How long one rank may run while the others are held back; one that sleeps longer runs into the cell's time limit in the end.
+MAX_RUN_SECONDS = 2.0
 
 
 class RankScheduler:
@@ -49,14 +48,8 @@ class RankScheduler:
         max_run_seconds: float = MAX_RUN_SECONDS,
         on_reply: Callable[[int], None] = lambda rank: None,
     ):
-        self.order, self._on_step, self._stop, self._on_others_done, self._max_run_seconds = (
-            order,
-            on_step,
-            stop,
-            on_others_done,
-            max_run_seconds,
-        )
-        self._on_reply = on_reply
+        self.order, self._stop, self._max_run_seconds = order, stop, max_run_seconds
+        self._on_step, self._on_others_done, self._on_reply = on_step, on_others_done, on_reply
         self.released = dict.fromkeys(order, 0)
         self._waiting: dict[int, list] = {r: [] for r in order}
         self._asked: set[int] = set()

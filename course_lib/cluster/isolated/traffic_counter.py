@@ -70,9 +70,8 @@ class TrafficCounter:
     def _count(self, members: tuple[int, ...], operation: str, nbytes: int | None, has_data: bool) -> None:
         if not has_data and len(members) > 1:
             self._empty[operation] += 1
-            if self._empty[operation] > (
-                FREE_BARRIERS if operation == "Barrier" else FREE_EMPTY_CALLS
-            ):  # the order of arrival carries information, too
+            free = FREE_BARRIERS if operation == "Barrier" else FREE_EMPTY_CALLS
+            if self._empty[operation] > free:  # the order of arrival carries information, too
                 operation, nbytes = "Allgather", 8 * len(members)
         if nbytes is not None:
             entry = self._sent.setdefault((members, operation), [0, 0])

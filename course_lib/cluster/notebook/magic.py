@@ -87,9 +87,8 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
     show_outputs(replies, ranks.n)
     raise_errors(replies)
     misplaced_names.forget(source)
-    if (
-        title and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies)
-    ):  # a folded cell without output would not show that it has run
+    # A folded cell without output would not show that it has run.
+    if title and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies):
         print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 
 

@@ -47,11 +47,11 @@ class HostHeartbeat:
     def lost(self) -> list[str]:
         """Return the machines that have not answered for `LOST_AFTER_SECONDS`; call it often, as it also asks them."""
         now = time.monotonic()
-        resumed, self._looked = (
-            now - self._looked > LOST_AFTER_SECONDS / 2,
-            now,
-        )  # after a pause in the calls, answers are waiting to be read
-        asks, self._asked = now - self._asked > HEARTBEAT_SECONDS, now if now - self._asked > HEARTBEAT_SECONDS else self._asked
+        resumed = now - self._looked > LOST_AFTER_SECONDS / 2  # after a pause in the calls, answers are waiting to be read
+        self._looked = now
+        asks = now - self._asked > HEARTBEAT_SECONDS
+        if asks:
+            self._asked = now
         for link in self._links.values():
             link.answer()
             if resumed:

@@ -8,6 +8,7 @@ import os
 import psutil
 
 MAX_RANKS = 64  # per notebook: the status board has no room for more
+MPIEXEC_MODULE = "course_lib.engine.processes.mpiexec"
 QUOTA_VARIABLE = "COURSE_RANKS"  # set by the hub; if unset, there is no quota
 
 
@@ -52,10 +53,9 @@ def ranks_elsewhere() -> dict[str, int]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ValueError, IndexError):
             words = process.cmdline()
-            if (
-                "course_lib.engine.processes.mpiexec" in words and process.uids().real == os.getuid()
-            ):  # mpiexec's wrapper, or a fork of it that became a rank
-                _, _, n, folder = words[words.index("course_lib.engine.processes.mpiexec") :]
+            # mpiexec's wrapper, or a fork of it that became a rank
+            if MPIEXEC_MODULE in words and process.uids().real == os.getuid():
+                _, _, n, folder = words[words.index(MPIEXEC_MODULE) :]
                 found[folder] = int(n)
                 mine |= {folder} if os.getpid() in [above.pid for above in process.parents()[:2]] else set()
     # A cluster removes its folder when it stops; its last processes may still be ending.

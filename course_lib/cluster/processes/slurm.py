@@ -25,16 +25,8 @@ SHARED_FOLDER_VARIABLE = "COURSE_SHARED"  # a folder that all machines of the cl
 JOB_START_SECONDS = 120.0  # seconds from the start of the job until all ranks are ready: 64 that read the same files at once are slow
 QUEUE_POLL_SECONDS = 2.0  # seconds between two queries of the queue
 EXPECTED_START = "; Slurm expects it to begin at "
-HOPELESS_REASONS = (
-    "PartitionConfig",
-    "PartitionNodeLimit",
-    "PartitionTimeLimit",
-    "BadConstraints",
-    "AccountNotAllowed",
-    "InvalidAccount",
-    "InvalidQOS",
-    "QOSNotAllowed",
-)
+HOPELESS_REASONS = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
+HOPELESS_REASONS |= {"AccountNotAllowed", "InvalidAccount", "InvalidQOS", "QOSNotAllowed"}
 SHORT_FLAGS = "EHOsuvX"  # short options of srun without a value, which can therefore be combined in one word
 RESERVED_OPTIONS = {
     **dict.fromkeys(("--ntasks", "-n"), "cluster.start(n) says how many"),

@@ -40,13 +40,8 @@ MAX_RANKS = 64  # a group is a bit mask in one word
 KEY, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DETAIL, DEADLOCKED_KEY, CONTEXTS = range(9)
 TEXT_START, TEXT_WORDS = 16, 32
 PAIRS_START = TEXT_START + TEXT_WORDS
-SENT_COUNT, READ_COUNT, ACCEPTED_IDS, PAIR_WORDS, ACCEPTED_SLOTS = (
-    0,
-    1,
-    2,
-    10,
-    8,
-)  # messages sent to a rank, messages read from it, and the ids of the latest messages from it that have matched a receive here
+# With each other rank: messages sent to it, messages read from it, and the ids of its latest messages that have matched a receive here.
+SENT_COUNT, READ_COUNT, ACCEPTED_IDS, PAIR_WORDS, ACCEPTED_SLOTS = 0, 1, 2, 10, 8
 PAGE_WORDS = 512
 ARRIVED_KEY, LEFT_KEY = 0, 1  # first words of a page: the key of the latest collective that this rank has entered, and has left
 MAX_CONTEXTS = 512  # MPICH has room for 2048 communicators, and each group uses two or three

@@ -21,9 +21,7 @@ MAX_SPINS = 2000  # polls before a wait starts to sleep, and so leaves the core 
 SPIN_SECONDS = 0.02  # seconds until a wait is shown on the board
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 5e-5, 2e-3  # seconds between polls in a long wait
 ABANDONED_TRANSFER_SECONDS = 2.0  # seconds for a transfer to complete after one of its ranks has failed
-FINISHED_PEER_SECONDS = (
-    30.0  # the same after one of its ranks has left the call, its own part done: on a busy machine, this rank may just be slow
-)
+FINISHED_PEER_SECONDS = 30.0  # the same after one has left the call, its own part done: on a busy machine, this rank may just be slow
 SNAPSHOT_SECONDS = 2e-3  # seconds between snapshots with 8 ranks; n ranks that read n rows of n words cost O(n³)
 MAX_SNAPSHOT_SECONDS, MIN_REMOTE_SNAPSHOT_SECONDS = 0.1, 0.02  # upper bound of that; lower bound if other machines are asked
 sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))

@@ -71,9 +71,8 @@ class SharedAveragedBuffer(AveragedBuffer):
         transport, traffic = self.comm.transport, counters(self.comm.ranks)[SHARED_ALLREDUCE]
         call = Call(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN_DETAIL + SUM)
         with deferred_interrupts:
-            self._arrived = transport.start(
-                call, POST_FUNCTIONS[BARRIER]
-            )  # a barrier: afterwards, every rank sees what the others have written
+            # A barrier: afterwards, every rank sees what the others have written.
+            self._arrived = transport.start(call, POST_FUNCTIONS[BARRIER])
             progress_state.in_flight[self._arrived] = None
         traffic[0] += 1
         traffic[1] += self.array.nbytes

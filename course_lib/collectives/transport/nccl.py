@@ -50,10 +50,7 @@ def gpu_transport(everybody: MpiTransport) -> NcclTransport:
     mine = np.array([zlib.crc32(host.name().encode()), _gpus()], np.int64)
     everyone = np.empty((len(everybody.members), 2), np.int64)
     everybody.run(Call(ALLGATHER, mine.dtype.num, mine.size, 0, mine, everyone))
-    for missing, what in (
-        (NO_CUPY, "CuPy is not installed"),
-        (NO_NCCL, "CuPy finds no NCCL"),
-    ):
+    for missing, what in ((NO_CUPY, "CuPy is not installed"), (NO_NCCL, "CuPy finds no NCCL")):
         lacking = np.flatnonzero(everyone[:, 1] == missing).tolist()
         if lacking:
             raise RuntimeError(f"init(backend='nccl'): {what} on {wording.ranks(lacking)}. Try: pip install -e '.[gpu]'. {FALLBACK_HINT}")

@@ -35,13 +35,8 @@ LIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED")  # not COMPLETI
 COMMAND_SECONDS, RETRY_SECONDS = 5.0, 10.0  # for Slurm to answer a command; until the next attempt, if it did not
 NOT_ENDED = "Slurm did not end the job"
 MODULE_ARGUMENTS = ["-P", "-m", "course_lib.engine.processes.slurm"]  # -P: no user's folder precedes Python's own modules
-REPLACED_VARIABLES = (
-    "SLURM_REMOTE_CWD",
-    "SLURM_WORKING_DIR",
-    "SLURM_STDOUTMODE",
-    "SLURM_STDERRMODE",
-    "SLURM_LABELIO",
-)  # behaviour that the course determines
+# Behaviour that the course determines.
+REPLACED_VARIABLES = ("SLURM_REMOTE_CWD", "SLURM_WORKING_DIR", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_LABELIO")
 SLURM_SETTINGS = {"enable_curve": True}  # encryption: no other user of the cluster can run cells or read messages
 
 

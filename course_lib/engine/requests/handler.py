@@ -34,9 +34,7 @@ from course_lib.engine.requests.output import capture_output
 COLLECTIVES_FOLDER = os.path.dirname(collectives.__file__) + os.sep
 OPERATIONS_MODULE = "course_lib.collectives.progress.operations"  # imported only when needed, as that starts MPI
 _reply: dict = {}
-INTERRUPT_HOLDOFF_SECONDS = (
-    1.0  # seconds until a request can be interrupted again; needed, as a bare `except` may catch the first interrupt
-)
+INTERRUPT_HOLDOFF_SECONDS = 1.0  # until a request can be interrupted again; needed, as a bare `except` may catch the first interrupt
 _interruptible_from = math.inf
 
 
@@ -71,10 +69,8 @@ def run_request(request: dict) -> dict:
     finally:
         _interruptible_from = math.inf
         operations = sys.modules.get(OPERATIONS_MODULE)
-        reply["abandoned"], reply["sent"] = (
-            bool(operations and operations.has_abandoned_operations()),
-            bool(operations and operations.progress_state.has_messages),
-        )
+        reply["abandoned"] = bool(operations and operations.has_abandoned_operations())
+        reply["sent"] = bool(operations and operations.progress_state.has_messages)
     return reply
 
 
@@ -219,9 +215,8 @@ def _round(request: dict) -> Iterator:
         if isinstance(error, MemoryError):
             memory_limit.raise_for_reply()
         described = tracebacks.describe(error) if error else None
-        operations.end_cell(
-            error is not None or request["do"] == "call"
-        )  # messages of a call, which is a check's, must not match those of later cells
+        # Messages of a call, which is a check's, must not match those of later cells.
+        operations.end_cell(error is not None or request["do"] == "call")
         if type(error) is TypeError:
             described["message"] += tracebacks.hidden(described["message"], get_ipython().user_ns)
         if type(error) is NameError and isinstance(error.name, str):
