@@ -6,35 +6,15 @@ Methods have mpi4py's names and argument order, so code written for it also runs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory, traffic
-from course_lib.collectives import buffers, diagnostics
-from course_lib.collectives.calls import (
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    ALLTOALLV,
-    BARRIER,
-    BCAST,
-    GATHER,
-    IALLGATHER,
-    IALLREDUCE,
-    IBARRIER,
-    IREDUCE_SCATTER,
-    LARGEST_TAG,
-    OPERATIONS,
-    REDUCE_SCATTER,
-    SCATTER,
-    SUM,
-    WILDCARD,
-    Call,
-    counts_digest,
-    reduction_code,
-)
+from course_lib.collectives import buffers, calls, diagnostics
+from course_lib.collectives.calls import LARGEST_TAG, OPERATIONS, SUM, WILDCARD, Call, counts_digest, reduction_code
 from course_lib.collectives.errors import CollectiveError, MismatchError
 from course_lib.collectives.progress.operations import Operation, deferred_interrupts, progress_state, raise_interrupt
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, Transport, isolated
@@ -83,7 +63,7 @@ class Communicator:
         self.transport, self.ranks = transport, transport.members
         self._rank, self._size = transport.rank, len(transport.members)
         self._counts = traffic.counters(self.ranks)
-        self._passes_fast_check = _are_plain if transport.host is transport else _never
+        self._passes_fast_check = _are_plain if transport.host is transport else lambda *_: False
 
     def __repr__(self) -> str:
         return f"<Communicator {self.transport}, rank {self._rank} of {self._size}>"
@@ -117,7 +97,7 @@ class Communicator:
     def Barrier(self) -> None:
         """Block until every rank of the group has called it; with GPUs, also until the work queued on this rank's GPU is done."""
         self.transport.synchronize()
-        self.run_collective(self.transport, Call(BARRIER), "Barrier", 0)
+        self.run_collective(self.transport, Call(calls.BARRIER), "Barrier", 0)
 
     def Ibarrier(self) -> Request:
         """Start a nonblocking barrier: ``Wait()`` returns once every rank of the group has started it.
@@ -126,7 +106,7 @@ class Communicator:
         -------
         Request
         """
-        return self._begin(Call(IBARRIER), "Barrier", 0)
+        return self._begin(Call(calls.IBARRIER), "Barrier", 0)
 
     def Allreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks' arrays element by element; every rank gets the result.
@@ -147,7 +127,7 @@ class Communicator:
         CollectiveError
             MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
-        call = self._allreduce(ALLREDUCE, sendbuf, recvbuf, op)
+        call = self._allreduce(calls.ALLREDUCE, sendbuf, recvbuf, op)
         self.run_collective(self.transport, call, "Allreduce", call.recv.nbytes)
 
     def Iallreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> Request:
@@ -157,7 +137,7 @@ class Communicator:
         -------
         Request
         """
-        call = self._allreduce(IALLREDUCE, sendbuf, recvbuf, op)
+        call = self._allreduce(calls.IALLREDUCE, sendbuf, recvbuf, op)
         return self._begin(call, "Allreduce", call.recv.nbytes)
 
     def _allreduce(self, operation: int, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
@@ -188,7 +168,7 @@ class Communicator:
         CollectiveError
             MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
-        call = self._allgather(ALLGATHER, sendbuf, recvbuf)
+        call = self._allgather(calls.ALLGATHER, sendbuf, recvbuf)
         self.run_collective(self.transport, call, "Allgather", call.recv.nbytes)
 
     def Iallgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> Request:
@@ -198,7 +178,7 @@ class Communicator:
         -------
         Request
         """
-        call = self._allgather(IALLGATHER, sendbuf, recvbuf)
+        call = self._allgather(calls.IALLGATHER, sendbuf, recvbuf)
         return self._begin(call, "Allgather", call.recv.nbytes)
 
     def _allgather(self, operation: int, sendbuf: object, recvbuf: object) -> Call:
@@ -210,13 +190,7 @@ class Communicator:
         given = recv.reshape(-1)[self._rank * count : (self._rank + 1) * count] if in_place else send
         return Call(operation, recv.dtype.num, count, 0, send, recv, given)
 
-    def Reduce_scatter(
-        self,
-        sendbuf: np.ndarray,
-        recvbuf: np.ndarray,
-        recvcounts: list[int] | None = None,
-        op: MPI.Op = MPI.SUM,
-    ) -> None:
+    def Reduce_scatter(self, sendbuf: np.ndarray, recvbuf: np.ndarray, recvcounts: list[int] | None = None, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks' arrays element by element; each rank gets its own part of the result.
 
         Parameters
@@ -237,7 +211,7 @@ class Communicator:
         CollectiveError
             MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
-        call = self._reduce_scatter(REDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
+        call = self._reduce_scatter(calls.REDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
         self.run_collective(self.transport, call, "Reduce_scatter", call.send.nbytes)
 
     def Ireduce_scatter(
@@ -249,7 +223,7 @@ class Communicator:
         -------
         Request
         """
-        call = self._reduce_scatter(IREDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
+        call = self._reduce_scatter(calls.IREDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
         return self._begin(call, "Reduce_scatter", call.send.nbytes)
 
     def _reduce_scatter(self, operation: int, sendbuf: object, recvbuf: object, recvcounts: Sequence[int] | None, op: MPI.Op) -> Call:
@@ -294,9 +268,8 @@ class Communicator:
         array = self.transport.check(buf, "buf" if self._is_root(root, "Bcast") else "recvbuf", "Bcast")
         # Counted as on a ring, where each rank but the last passes the array on.
         payload = array.nbytes if (self._rank - root) % self._size < self._size - 1 else 0
-        self.run_collective(
-            self.transport, Call(BCAST, array.dtype.num, array.size, 16 * (int(root) + 1), recv=array, root=int(root)), "Bcast", payload
-        )
+        call = Call(calls.BCAST, array.dtype.num, array.size, 16 * (int(root) + 1), recv=array, root=int(root))
+        self.run_collective(self.transport, call, "Bcast", payload)
 
     def Scatter(self, sendbuf: np.ndarray | None, recvbuf: np.ndarray, root: int = 0) -> None:
         """Distribute one rank's array: an equal part to each rank, in rank order.
@@ -319,13 +292,13 @@ class Communicator:
         """
         send, recv = None, self.transport.check(recvbuf, "recvbuf", "Scatter")
         if self._is_root(root, "Scatter"):
-            send, recv = self._checked(sendbuf, recvbuf, SCATTER)
+            send, recv = self._checked(sendbuf, recvbuf, calls.SCATTER)
             self._no_in_place(send, "Scatter")
             if send.size != recv.size * self._size:
                 buffers.check_size(recv, send.size // self._size, send, f"{self._size} ranks get as much each", "Scatter")
                 raise ValueError(f"Scatter: sendbuf has {send.size} elements, which {self._size} ranks cannot share equally.")
         payload = recv.nbytes * (self._size - 1) if send is not None else 0
-        call = Call(SCATTER, recv.dtype.num, recv.size, 16 * (int(root) + 1), send, recv, root=int(root))
+        call = Call(calls.SCATTER, recv.dtype.num, recv.size, 16 * (int(root) + 1), send, recv, root=int(root))
         self.run_collective(self.transport, call, "Scatter", payload)
 
     def Gather(self, sendbuf: np.ndarray, recvbuf: np.ndarray | None, root: int = 0) -> None:
@@ -349,15 +322,14 @@ class Communicator:
         """
         send, recv = self.transport.check(sendbuf, "sendbuf", "Gather"), None
         if self._is_root(root, "Gather"):
-            send, recv = self._checked(sendbuf, recvbuf, GATHER)
+            send, recv = self._checked(sendbuf, recvbuf, calls.GATHER)
             self._no_in_place(send, "Gather")
             buffers.check_size(recv, send.size * self._size, send, f"{self._size} ranks send as much each", "Gather")
-        call = Call(GATHER, send.dtype.num, send.size, 16 * (int(root) + 1), send, recv, root=int(root))
+        call = Call(calls.GATHER, send.dtype.num, send.size, 16 * (int(root) + 1), send, recv, root=int(root))
         self.run_collective(self.transport, call, "Gather", 0 if recv is not None else send.nbytes)
 
     def _is_root(self, root: object, where: str) -> bool:
-        if not isinstance(root, (int, np.integer)) or isinstance(root, bool) or not 0 <= root < self._size:
-            raise ValueError(f"{where}: root must be a rank of the group, 0 to {self._size - 1}; got {buffers.shown(root)}.")
+        self._check_rank(root, "root", where)
         return self._rank == root
 
     def Alltoall(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
@@ -376,7 +348,7 @@ class Communicator:
         CollectiveError
             MismatchError if the ranks make different calls, DeadlockError if some rank can no longer make this one.
         """
-        send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, ALLTOALL)
+        send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, calls.ALLTOALL)
         if send is IN_PLACE:
             self._no_in_place(send, "Alltoall")
         if send.size % self._size:
@@ -385,7 +357,7 @@ class Communicator:
             )
         if recv.size != send.size:
             buffers.check_size(recv, send.size, send, "each rank gets as much as it sends", "Alltoall")
-        self.run_collective(self.transport, Call(ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
+        self.run_collective(self.transport, Call(calls.ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
 
     def Alltoallv(self, sendbuf: Sequence, recvbuf: Sequence) -> None:
         """Exchange parts of any size between all ranks.
@@ -412,15 +384,14 @@ class Communicator:
         buffers.check_disjoint(send, recv, "Alltoallv")
         # First compare the counts, so that no receive buffer overflows; they are in host memory even if the data is on GPUs.
         sent_counts, announced_counts = np.array(out, np.int64), np.empty(n, np.int64)
-        self.run_collective(
-            host, Call(ALLTOALL, sent_counts.dtype.num, n, 16 * (recv.dtype.num + 1), sent_counts, announced_counts), "Alltoallv"
-        )
+        call = Call(calls.ALLTOALL, sent_counts.dtype.num, n, 16 * (recv.dtype.num + 1), sent_counts, announced_counts)
+        self.run_collective(host, call, "Alltoallv")
         wrong = np.array([announced_counts.tolist() != into], np.int64)
         any_wrong = np.empty_like(wrong)
-        self.run_collective(host, Call(ALLREDUCE, wrong.dtype.num, 1, SUM, wrong, any_wrong, op=MPI.SUM), "Alltoallv")
+        self.run_collective(host, Call(calls.ALLREDUCE, wrong.dtype.num, 1, SUM, wrong, any_wrong, op=MPI.SUM), "Alltoallv")
         if any_wrong[0]:
             raise MismatchError(self._count_mismatch(announced_counts.tolist(), into))
-        call = Call(ALLTOALLV, recv.dtype.num, n, 0, send, recv)
+        call = Call(calls.ALLTOALLV, recv.dtype.num, n, 0, send, recv)
         call.counts, call.starts, call.recv_counts, call.recv_starts = out, starts, into, places
         self.run_collective(self.transport, call, "Alltoallv", (sum(out) - out[self._rank]) * send.itemsize)
 
@@ -658,8 +629,8 @@ class Communicator:
     def _outgoing(self, array: np.ndarray, dest: int, tag: int, where: str) -> OutgoingMessage | None:
         """Check the arguments of a send, count it, and return it as the transport takes it; None for MPI.PROC_NULL."""
         if not (type(dest) is int is type(tag) and 0 <= dest < self._size and 0 <= tag <= LARGEST_TAG):
-            self._is_rank(dest, "dest", where, PROC_NULL)
-            _is_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
+            self._check_rank(dest, "dest", where, PROC_NULL)
+            _check_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
             if dest == PROC_NULL:
                 return _with_nobody(f"the dest of {where}")
         entry = self._counts["Send"]
@@ -672,8 +643,8 @@ class Communicator:
     def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> IncomingMessage | None:
         """Check the arguments of a receive, and return it as the transport takes it; None for MPI.PROC_NULL."""
         if not (type(source) is int is type(tag) and 0 <= source < self._size and 0 <= tag <= LARGEST_TAG):
-            self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
-            _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
+            self._check_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
+            _check_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
             if source == PROC_NULL:
                 return _with_nobody(f"the source of {where}")
         if memory.active_account is not None:
@@ -708,7 +679,7 @@ class Communicator:
 
     # Arguments.
 
-    def _is_rank(self, rank: object, name: str, where: str, *also: int) -> None:
+    def _check_rank(self, rank: object, name: str, where: str, *also: int) -> None:
         if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or not (0 <= rank < self._size or rank in also):
             raise ValueError(f"{where}: {name} must be a rank of the group, 0 to {self._size - 1}; got {buffers.shown(rank)}.")
 
@@ -741,19 +712,9 @@ def _are_plain(send: object, recv: object) -> bool:
     )
 
 
-def _never(*_: object) -> bool:
-    return False
-
-
 def _transports() -> ModuleType:
     """Return the module with this process's default transport: `relay` on an isolated rank, else `mpi`."""
-    if isolated.connection:
-        from course_lib.collectives.transport import relay
-
-        return relay
-    from course_lib.collectives.transport import mpi
-
-    return mpi
+    return import_module(f"course_lib.collectives.transport.{'relay' if isolated.connection else 'mpi'}")
 
 
 def _with_nobody(what: str) -> None:
@@ -762,6 +723,6 @@ def _with_nobody(what: str) -> None:
         traffic.on_proc_null_message(what)
 
 
-def _is_tag(tag: object, name: str, where: str, *also: int) -> None:
+def _check_tag(tag: object, name: str, where: str, *also: int) -> None:
     if not isinstance(tag, (int, np.integer)) or isinstance(tag, bool) or not (0 <= tag <= LARGEST_TAG or tag in also):
         raise ValueError(f"{where}: {name} must be a whole number from 0 to {LARGEST_TAG}; got {buffers.shown(tag)}.")

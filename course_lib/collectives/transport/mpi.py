@@ -22,22 +22,8 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import wording
-from course_lib.collectives import buffers, diagnostics, shared_memory
-from course_lib.collectives.calls import (
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    ALLTOALLV,
-    BARRIER,
-    BCAST,
-    BLOCKING_FORM,
-    GATHER,
-    OPERATIONS,
-    REDUCE_SCATTER,
-    SCATTER,
-    SPLIT,
-    Call,
-)
+from course_lib.collectives import buffers, calls, diagnostics, shared_memory
+from course_lib.collectives.calls import BLOCKING_FORM, OPERATIONS, Call
 from course_lib.collectives.deadlock.board import MAX_CONTEXTS, open_board
 from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
 from course_lib.collectives.progress import engine
@@ -51,16 +37,16 @@ COMMUNICATOR_SECONDS = 60.0  # timeout for wrapping an MPI communicator, where n
 PostFunction = Callable[[MPI.Comm, Call], object]  # posts a transfer and returns its request: an object with Test()
 
 POST_FUNCTIONS: dict[int, PostFunction] = {
-    ALLREDUCE: lambda comm, call: comm.Iallreduce(call.send, call.recv, call.op),
-    ALLGATHER: lambda comm, call: comm.Iallgather(call.send, call.recv),
-    REDUCE_SCATTER: lambda comm, call: comm.Ireduce_scatter(call.send, call.recv, call.counts, call.op),
-    SPLIT: lambda comm, call: comm.Iallgather(call.send, call.recv),
-    BARRIER: lambda comm, call: comm.Ibarrier(),
-    BCAST: lambda comm, call: comm.Ibcast(call.recv, call.root),
-    SCATTER: lambda comm, call: comm.Iscatter(call.send, call.recv, call.root),
-    GATHER: lambda comm, call: comm.Igather(call.send, call.recv, call.root),
-    ALLTOALL: lambda comm, call: comm.Ialltoall(call.send, call.recv),
-    ALLTOALLV: lambda comm, call: comm.Ialltoallv(
+    calls.ALLREDUCE: lambda comm, call: comm.Iallreduce(call.send, call.recv, call.op),
+    calls.ALLGATHER: lambda comm, call: comm.Iallgather(call.send, call.recv),
+    calls.REDUCE_SCATTER: lambda comm, call: comm.Ireduce_scatter(call.send, call.recv, call.counts, call.op),
+    calls.SPLIT: lambda comm, call: comm.Iallgather(call.send, call.recv),
+    calls.BARRIER: lambda comm, call: comm.Ibarrier(),
+    calls.BCAST: lambda comm, call: comm.Ibcast(call.recv, call.root),
+    calls.SCATTER: lambda comm, call: comm.Iscatter(call.send, call.recv, call.root),
+    calls.GATHER: lambda comm, call: comm.Igather(call.send, call.recv, call.root),
+    calls.ALLTOALL: lambda comm, call: comm.Ialltoall(call.send, call.recv),
+    calls.ALLTOALLV: lambda comm, call: comm.Ialltoallv(
         [call.send, (call.counts, call.starts)], [call.recv, (call.recv_counts, call.recv_starts)]
     ),
 }
@@ -251,11 +237,11 @@ class MpiTransport:
     def split(self, color: int, key: int) -> MpiTransport | None:
         n = len(self.members)
         wishes = np.empty((n, 2), np.int64)
-        self.run(Call(SPLIT, send=np.array([color, key], np.int64), recv=wishes))
+        self.run(Call(calls.SPLIT, send=np.array([color, key], np.int64), recv=wishes))
         with defer_interrupts():  # MPI creates a communicator in a blocking call; a rank interrupted before this never enters phase two
             if progress_state.interrupt_pending:
                 raise_interrupt()
-            self.run(Call(SPLIT), POST_FUNCTIONS[BARRIER], second_phase=True)
+            self.run(Call(calls.SPLIT), POST_FUNCTIONS[calls.BARRIER], second_phase=True)
             if color == MPI.UNDEFINED:
                 return None
             chosen = sorted((r for r in range(n) if wishes[r, 0] == color), key=lambda r: (wishes[r, 1], r))

@@ -13,20 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import host, wording
-from course_lib.collectives import buffers
-from course_lib.collectives.calls import (
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    ALLTOALLV,
-    BARRIER,
-    BCAST,
-    BLOCKING_FORM,
-    GATHER,
-    REDUCE_SCATTER,
-    SCATTER,
-    Call,
-)
+from course_lib.collectives import buffers, calls
+from course_lib.collectives.calls import BLOCKING_FORM, Call
 from course_lib.collectives.progress.operations import Operation, WaitCondition
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
 from course_lib.collectives.transport.mpi import POST_FUNCTIONS, MpiTransport
@@ -49,7 +37,7 @@ def gpu_transport(everybody: MpiTransport) -> NcclTransport:
     """
     mine = np.array([zlib.crc32(host.name().encode()), _gpus()], np.int64)
     everyone = np.empty((len(everybody.members), 2), np.int64)
-    everybody.run(Call(ALLGATHER, mine.dtype.num, mine.size, 0, mine, everyone))
+    everybody.run(Call(calls.ALLGATHER, mine.dtype.num, mine.size, 0, mine, everyone))
     for missing, what in ((NO_CUPY, "CuPy is not installed"), (NO_NCCL, "CuPy finds no NCCL")):
         lacking = np.flatnonzero(everyone[:, 1] == missing).tolist()
         if lacking:
@@ -109,15 +97,15 @@ class NcclTransport:
         self._cupy, self._nccl = cupy, _nccl().NcclCommunicator(len(self.members), name.tobytes(), self.rank)
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._post = {
-            ALLREDUCE: self._allreduce,
-            ALLGATHER: self._allgather,
-            REDUCE_SCATTER: self._reduce_scatter,
-            BARRIER: None,
-            BCAST: self._bcast,
-            SCATTER: self._scatter,
-            GATHER: self._gather,
-            ALLTOALL: self._alltoall,
-            ALLTOALLV: self._alltoallv,
+            calls.ALLREDUCE: self._allreduce,
+            calls.ALLGATHER: self._allgather,
+            calls.REDUCE_SCATTER: self._reduce_scatter,
+            calls.BARRIER: None,
+            calls.BCAST: self._bcast,
+            calls.SCATTER: self._scatter,
+            calls.GATHER: self._gather,
+            calls.ALLTOALL: self._alltoall,
+            calls.ALLTOALLV: self._alltoallv,
         }
 
     def __str__(self) -> str:
@@ -135,11 +123,11 @@ class NcclTransport:
         return value
 
     def run(self, call: Call) -> None:
-        self.host.run(call, self._begin if self._post[call.operation] else POST_FUNCTIONS[BARRIER])
+        self.host.run(call, self._begin if self._post[call.operation] else POST_FUNCTIONS[calls.BARRIER])
 
     def start(self, call: Call) -> Operation:
         begins = self._post[BLOCKING_FORM[call.operation]]
-        return self.host.start(call, self._begin if begins else POST_FUNCTIONS[BARRIER])
+        return self.host.start(call, self._begin if begins else POST_FUNCTIONS[calls.BARRIER])
 
     def _begin(self, _: MPI.Comm, call: Call) -> GpuTransfer:
         """Post NCCL's calls as one group, on the transport's stream, after the work queued on the current stream."""

@@ -14,22 +14,8 @@ from functools import cache
 import numpy as np
 from mpi4py import MPI
 
-from course_lib.collectives import buffers, diagnostics, errors
-from course_lib.collectives.calls import (
-    BARRIER,
-    BCAST,
-    BLOCKING_FORM,
-    OPERATIONS,
-    RECV,
-    REDUCE_SCATTER,
-    REDUCING,
-    SCATTER,
-    SEND,
-    SPLIT,
-    UNEVEN,
-    USER_DEFINED,
-    Call,
-)
+from course_lib.collectives import buffers, calls, diagnostics, errors
+from course_lib.collectives.calls import BLOCKING_FORM, OPERATIONS, REDUCING, UNEVEN, USER_DEFINED, Call
 from course_lib.collectives.progress.matching import Envelope
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, isolated
@@ -142,7 +128,7 @@ class RelayTransport:
         return sending
 
     def _send(self, array: np.ndarray, dest: int, tag: int, call_name: str) -> RelayedOperation:
-        number = self._request((SEND, array.dtype.num, array.size, tag), array, **{"peers": [dest]})
+        number = self._request((calls.SEND, array.dtype.num, array.size, tag), array, **{"peers": [dest]})
         return RelayedOperation(self.members, number, lambda *_: None, f"{call_name} to rank {dest}{diagnostics.tagged(tag)}")
 
     def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, call_name: str) -> RelayedOperation:
@@ -157,7 +143,7 @@ class RelayTransport:
             _put(array, data)
             return None
 
-        number = self._request((RECV, array.dtype.num, array.size, tag), None, **{"peers": list(sources)})
+        number = self._request((calls.RECV, array.dtype.num, array.size, tag), None, **{"peers": list(sources)})
         whom = f"rank {sources[0]}" if len(sources) == 1 else "any rank"
         return RelayedOperation(self.members, number, done, f"{call_name} from {whom}{diagnostics.tagged(tag)}")
 
@@ -188,7 +174,7 @@ class RelayTransport:
     def split(self, color: int, key: int) -> RelayTransport | None:
         n = len(self.members)
         wishes = np.empty((n, 2), np.int64)
-        self.run(Call(SPLIT, send=np.array([color, key], np.int64), recv=wishes))
+        self.run(Call(calls.SPLIT, send=np.array([color, key], np.int64), recv=wishes))
         if color == MPI.UNDEFINED:
             return None
         chosen = sorted((r for r in range(n) if wishes[r, 0] == color), key=lambda r: (wishes[r, 1], r))
@@ -207,17 +193,17 @@ class RelayTransport:
 
     def _payload(self, call: Call) -> np.ndarray | None:
         """Return this rank's contribution to a collective, or None."""
-        if call.operation == BARRIER or (call.operation in (BCAST, SCATTER) and self.rank != call.root):
+        if call.operation == calls.BARRIER or (call.operation in (calls.BCAST, calls.SCATTER) and self.rank != call.root):
             return None
         if call.operation in UNEVEN:
             flat = call.send.reshape(-1)
             return np.concatenate([flat[start : start + count] for start, count in zip(call.starts, call.counts, strict=True)])
-        return call.recv if call.operation == BCAST else call.contribution
+        return call.recv if call.operation == calls.BCAST else call.contribution
 
     def _store_result(self, call: Call, data: bytes) -> None:
         """Store a collective's result, as sent by the coordinator, in the receive buffer."""
         operation, recv = BLOCKING_FORM.get(call.operation, call.operation), call.recv
-        if operation == BARRIER or recv is None or (operation == BCAST and self.rank == call.root):
+        if operation == calls.BARRIER or recv is None or (operation == calls.BCAST and self.rank == call.root):
             return
         if operation in UNEVEN:
             found, out, begin = np.frombuffer(data, recv.dtype), recv.reshape(-1), 0
@@ -234,7 +220,7 @@ class RelayTransport:
         for part in parts[1:]:
             call.op.Reduce_local(parts[0], part)  # arguments in, inout
             parts[0] = part
-        start = sum(call.counts[: self.rank]) if BLOCKING_FORM.get(call.operation, call.operation) == REDUCE_SCATTER else 0
+        start = sum(call.counts[: self.rank]) if BLOCKING_FORM.get(call.operation, call.operation) == calls.REDUCE_SCATTER else 0
         return parts[0][start : start + call.recv.size].tobytes()
 
 
