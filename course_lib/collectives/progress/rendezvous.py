@@ -19,12 +19,12 @@ Renewals
 
 from __future__ import annotations
 
+import math
 import platform
 import struct
 import time
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -46,27 +46,65 @@ INLINE_OPERATIONS = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER}  # th
 Signature = tuple[int, int, int, int]
 
 
-class Rendezvous(Protocol):
-    """Rendezvous of the ranks of one group.
+class Rendezvous:
+    """Rendezvous of the ranks of one group, with this rank's page for it on the status board, which the deadlock detector reads.
 
     For each collective, in this order: `next_key` (or `second_phase_key`), `arrive`, `is_complete` until it is True, `signatures`, and
-    `inline_arrays` if the arrays were sent inline; finally `leave`, or `cancel` at any time after `arrive`.
+    `inline_arrays` if the arrays were sent inline; finally `leave`, or `cancel` at any time after `arrive`. The two kinds of rendezvous
+    below implement the methods without a body.
+
+    Parameters
+    ----------
+    board : Board
+    members : tuple of int
+        World ranks, in the group's order.
+    context : int
+        The group's context id.
+    max_inline, max_read : float
+        Bytes that a rank can send inline (-1: nothing, not even empty arrays), and that it may read from all ranks together.
     """
+
+    inlines_barrier = True
+
+    def __init__(self, board: Board, members: tuple[int, ...], context: int, max_inline: float, max_read: float):
+        self._members, self._max_inline, self._max_read = members, max_inline, max_read
+        self.board, self._context, self._round, self._key, self._first = board, context, -1, 0, 0
+        self._page = board.page(board.rank, context)
+        self._page[ARRIVED_KEY] = self._page[LEFT_KEY] = 0
+        board.mine[CONTEXTS] = max(board.mine[CONTEXTS], context + 1)
 
     def next_key(self) -> int:
         """Return the key of the next collective of this group."""
+        if self._round != self.board.round:
+            self._round = self.board.round
+            self._first = self._key = self._round % ROUND_MODULUS << 42 | self._context << 32
+        self._key += 2
+        return self._key
 
     def second_phase_key(self) -> int:
-        """Return the key of the second phase of the latest collective: its own key plus 1."""
+        """Return the key of the second phase of the latest collective: its own key plus 1. Both share one number in messages."""
+        return self._key + 1
 
     def has_room(self, key: int) -> bool:
         """Return whether this rank may announce this collective already; False while its entry would overwrite one still needed."""
+        return True
 
     def inlines(self, call: Call) -> bool:
         """Return whether the arrays of a call are sent inline; for operations in `INLINE_OPERATIONS`.
 
         The answer depends only on what the signature fixes, so it is the same on all ranks that make the same call.
         """
+        operation, n = call.operation, len(self._members)
+        if operation == BARRIER:
+            return self.inlines_barrier
+        if call.recv.dtype.num not in SUMMABLE_DTYPES:
+            return False
+        if operation == ALLREDUCE:
+            return call.detail == SUM and (nbytes := call.recv.nbytes) <= self._max_inline and n * nbytes <= self._max_read
+        if operation in (ALLGATHER, SPLIT):
+            return call.recv.nbytes <= min(self._max_read, n * self._max_inline)
+        read = max(call.counts) * call.recv.itemsize * n
+        return call.detail % 16 == SUM and call.send.nbytes <= self._max_inline and read <= self._max_read
 
     def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
         """Announce that this rank has entered a collective.
@@ -107,60 +145,24 @@ class Rendezvous(Protocol):
 
     def leave(self, key: int) -> None:
         """Announce that this rank needs nothing more of this collective; the other ranks may reuse its space."""
+        if key > self._page[LEFT_KEY]:
+            self._page[LEFT_KEY] = key
 
     def cancel(self, key: int) -> None:
         """Withdraw from a collective that has failed on this rank."""
 
     def missing(self, key: int) -> list[int]:
         """Return the world ranks that have not entered the collective, as far as is known here."""
-
-
-class _BoardPage:
-    """This rank's page for a group on the status board, which the deadlock detector reads; base of both kinds of rendezvous."""
-
-    def __init__(self, board: Board, members: tuple[int, ...], context: int):
-        self._members = members
-        self.board, self._context, self._round, self._key, self._first = board, context, -1, 0, 0
-        self._page = board.page(board.rank, context)
-        self._page[ARRIVED_KEY] = self._page[LEFT_KEY] = 0
-        board.mine[CONTEXTS] = max(board.mine[CONTEXTS], context + 1)
-
-    def next_key(self) -> int:
-        if self._round != self.board.round:
-            self._round = self.board.round
-            self._first = self._key = self._round % ROUND_MODULUS << 42 | self._context << 32
-        self._key += 2
-        return self._key
-
-    def second_phase_key(self) -> int:
-        """Return the key of the second phase of the latest collective; the phases share one number in messages."""
-        self._key += 1
-        key, self._key = self._key, self._key - 1
-        return key
-
-    def leave(self, key: int) -> None:
-        if key > self._page[LEFT_KEY]:
-            self._page[LEFT_KEY] = key
-
-    def missing(self, key: int) -> list[int]:
-        """Return the ranks that have not entered a collective, as far as is known here."""
         return [r for r in self._members if self.board.page(r, self._context)[ARRIVED_KEY] < key]
 
 
-class BoardRendezvous(_BoardPage):
-    """Rendezvous through the status board, for a group on one machine.
+class BoardRendezvous(Rendezvous):
+    """Rendezvous through the status board, for a group on one machine; parameters as for `Rendezvous`."""
 
-    Parameters
-    ----------
-    board : Board
-    members : tuple of int
-        World ranks, in the group's order.
-    context : int
-        The group's context id.
-    """
+    inlines_barrier = TOTAL_STORE_ORDER
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int):
-        super().__init__(board, members, context)
+        super().__init__(board, members, context, SLOT_BYTES if TOTAL_STORE_ORDER and len(members) > 1 else -1, MAX_SLOT_READ_BYTES)
         self._offset = 8 * board.page_offset(context)
         self._bytes, self._row, self._room = board.bytes[board.rank], board.mine, 0
         self._others = [(r, board.page(r, context)) for r in members if r != board.rank]
@@ -168,28 +170,12 @@ class BoardRendezvous(_BoardPage):
         self._readers = [(page, board.parts[r]) for r, page in self._others]
         self._slots = _slot_writer(board)
         self._views = [board.slots[r] for r in members]
-        self._slot_limit = SLOT_BYTES if TOTAL_STORE_ORDER and len(members) > 1 else -1  # -1: nothing inline, not even empty arrays
 
     def has_room(self, key: int) -> bool:
         if key > self._room:
             first = self._first  # collectives of earlier cells are over
             self._room = RING_ENTRIES - 2 + min(max(first, page[LEFT_KEY]) for page in (self._page, *self._pages))
         return key <= self._room
-
-    def inlines(self, call: Call) -> bool:
-        operation, n = call.operation, len(self._members)
-        if operation == BARRIER:
-            return TOTAL_STORE_ORDER
-        if call.recv.dtype.num not in SUMMABLE_DTYPES:
-            return False
-        if operation == ALLREDUCE:
-            return call.detail == SUM and (nbytes := call.recv.nbytes) <= self._slot_limit and n * nbytes <= MAX_SLOT_READ_BYTES
-        if operation in (ALLGATHER, SPLIT):
-            return call.recv.nbytes <= min(MAX_SLOT_READ_BYTES, n * self._slot_limit)
-        if operation == REDUCE_SCATTER:
-            whole, read = call.send.nbytes, max(call.counts) * call.recv.itemsize * n
-            return call.detail % 16 == SUM and whole <= self._slot_limit and read <= MAX_SLOT_READ_BYTES
-        return False
 
     def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
         signature = call.signature
@@ -301,7 +287,7 @@ class _AllgatherBuffers:
         return self._signatures.tobytes() == self.mine.tobytes() * self._n  # a fraction of what comparing arrays costs
 
 
-class AllgatherRendezvous(_BoardPage):
+class AllgatherRendezvous(Rendezvous):
     """Rendezvous by an all-gather, for a group on several machines.
 
     One all-gather is in flight at a time. A rank that cancelled a collective has started an all-gather for it nevertheless; the others find
@@ -310,7 +296,7 @@ class AllgatherRendezvous(_BoardPage):
     Parameters
     ----------
     board, members, context
-        As for `BoardRendezvous`.
+        As for `Rendezvous`.
     comm : MPI.Comm
         A communicator of the group, used for nothing else.
     """
@@ -319,27 +305,12 @@ class AllgatherRendezvous(_BoardPage):
     HEADER_BYTES, MAX_POLLS = 64, 200
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int, comm: MPI.Comm):
-        super().__init__(board, members, context)
-        self._comm = comm
-        self._size = self.HEADER_BYTES + min(self.MAX_INLINE_BYTES, self.MAX_TOTAL_INLINE_BYTES // len(members) // 64 * 64)
+        room = min(self.MAX_INLINE_BYTES, self.MAX_TOTAL_INLINE_BYTES // len(members) // 64 * 64)
+        super().__init__(board, members, context, room, math.inf)
+        self._comm, self._size = comm, self.HEADER_BYTES + room
         self._open: dict[int, _AllgatherBuffers] = {}  # by key, in ascending order
         self._complete: set[int] = set()
         self._spare: list[_AllgatherBuffers] = []
-
-    def has_room(self, key: int) -> bool:
-        return True
-
-    def inlines(self, call: Call) -> bool:
-        operation, room, n = call.operation, self._size - self.HEADER_BYTES, len(self._members)
-        if operation == BARRIER:
-            return True
-        if call.recv.dtype.num not in SUMMABLE_DTYPES:
-            return False
-        if operation == ALLREDUCE:
-            return call.detail == SUM and call.recv.nbytes <= room
-        if operation in (ALLGATHER, SPLIT):
-            return call.recv.nbytes <= n * room
-        return call.detail % 16 == SUM and call.send.nbytes <= room
 
     def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
         exchange = self._spare.pop() if self._spare else _AllgatherBuffers(len(self._members), self._size)
