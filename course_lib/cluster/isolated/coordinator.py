@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.cluster.isolated.mailbox import EAGER_BYTES, Mailbox, Message, PostedReceive
+from course_lib.cluster.isolated.mailbox import EAGER_BYTES, Mailbox, PostedReceive
 from course_lib.cluster.isolated.reference_collectives import ProtocolViolation, input_bytes, is_int_list, results
 from course_lib.cluster.isolated.rendezvous import Arrival, ArrivalTable, CollectiveKey
 from course_lib.cluster.isolated.traffic_counter import TrafficCounter
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND, UNEVEN, WILDCARD
 from course_lib.collectives.deadlock.detector import Detector, find_deadlocked, rank_mask
+from course_lib.collectives.progress.matching import Envelope
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCKED, FINISHED, GONE, RAISED, WAITING, RankView, Snapshot
 
 ISOLATED_CONFIRM_SECONDS = 0.2  # seconds for which a deadlock must be seen unchanged
@@ -280,12 +281,12 @@ class Coordinator:
         else:
             self._ranks[rank].traffic.message(group, dtype, tag, payload, others == [rank])
             self._note(rank, "to", others[0], len(payload))
-            pair = self._mailbox.send(Message(rank, group, tag, dtype, count, payload, number), others[0])
+            pair = self._mailbox.send(Envelope(rank, group, tag, dtype, count, payload, number), others[0])
             if len(payload) <= EAGER_BYTES:
                 answers += self._answer(rank, number)
         return answers + (self._deliver(*pair) if pair else [])
 
-    def _deliver(self, sent: Message, wanted: PostedReceive) -> list[Answer]:
+    def _deliver(self, sent: Envelope, wanted: PostedReceive) -> list[Answer]:
         """Answer a receive and, if due, the send that it has matched."""
         self._note(wanted.rank, "from", sent.source, len(sent.content))
         fits = (sent.dtype, sent.count) == (wanted.dtype, wanted.count)

@@ -10,8 +10,6 @@ from course_lib.collectives.progress.matching import Envelope, Matcher
 EAGER_BYTES = 64  # up to this size, a send completes before its receive is posted; smaller than in MPI, as no program may rely on it
 MAX_UNRECEIVED_BYTES, MAX_UNRECEIVED = 64 << 20, 4000  # bytes and number of one rank's messages in flight
 
-Message = Envelope  # `message_id` is the sender's call number, `content` the array's bytes
-
 
 @dataclass(eq=False)
 class PostedReceive:
@@ -27,7 +25,7 @@ class PostedReceive:
 
 
 class Mailbox:
-    """Messages between `size` ranks.
+    """Messages between `size` ranks; the `message_id` of an envelope is the sender's call number, its `content` the array's bytes.
 
     Attributes
     ----------
@@ -36,14 +34,14 @@ class Mailbox:
     """
 
     def __init__(self, size: int):
-        self._to: list[Matcher[Message, PostedReceive]] = [Matcher() for _ in range(size)]
+        self._to = [Matcher() for _ in range(size)]
         self._bytes, self._count, self._own, self.buffered = ([0] * size for _ in range(4))
 
     def begin(self, rank: int) -> None:
         """Reset a rank's entry in `buffered`."""
         self.buffered[rank] = self._own[rank]
 
-    def send(self, message: Message, to: int) -> tuple[Message, PostedReceive] | None:
+    def send(self, message: Envelope, to: int) -> tuple[Envelope, PostedReceive] | None:
         """Match a message sent to rank `to`: return it with its receive, or queue it and return None."""
         if wanted := self._to[to].arrive(message):
             return message, wanted
@@ -53,7 +51,7 @@ class Mailbox:
             raise ProtocolViolation("it has sent more messages than are received")
         return None
 
-    def post_receive(self, wanted: PostedReceive) -> tuple[Message, PostedReceive] | None:
+    def post_receive(self, wanted: PostedReceive) -> tuple[Envelope, PostedReceive] | None:
         """Match a receive: return its message with it, or queue it and return None."""
         if message := self._to[wanted.rank].post(wanted):
             self._track(message, wanted.rank, -1)
@@ -62,7 +60,7 @@ class Mailbox:
             raise ProtocolViolation("it has posted more receives than messages are sent to it")
         return None
 
-    def _track(self, message: Message, to: int, sign: int) -> None:
+    def _track(self, message: Envelope, to: int, sign: int) -> None:
         """Count a message as queued (`sign` is 1) or no longer queued (-1)."""
         source, nbytes = message.source, sign * len(message.content)
         self._count[source] += sign
@@ -71,7 +69,7 @@ class Mailbox:
             self._own[source] += nbytes
             self.buffered[source] = max(self.buffered[source], self._own[source])
 
-    def refused(self, rank: int, number: int) -> Message | None:
+    def refused(self, rank: int, number: int) -> Envelope | None:
         """Return a message from a source of the rank's receive with this number that does not match it, if there is one."""
         wanted = next((w for w in self._to[rank].posted if w.message_id == number), None)
         return self._to[rank].refused(wanted) if wanted else None

@@ -176,10 +176,6 @@ class Board:
         start = self.page_offset(context)
         return self.parts[rank][start : start + PAGE_WORDS]
 
-    def pair_offset(self, rank: int, other: int) -> int:
-        """Return the offset, in words, of the message counts with `other` in a rank's part."""
-        return PAIRS_START + PAIR_WORDS * other
-
     def refresh(self) -> bool:
         """Ask the other machines for the state of their ranks, without waiting.
 
@@ -188,13 +184,25 @@ class Board:
         bool
             True if every part here is newer than when this last returned True; always so on one machine.
         """
-        return self.hosts is None or not self.machines or self.hosts.refresh(self.bytes)
+        return not self.machines or self.hosts.refresh(self.bytes)
 
     def state(self, rank: int) -> int:
-        """Return the state of a rank, as far as it is known on this machine."""
-        if self.machines and self.parts[rank][STATE] != GONE and self.machines[rank] in self.hosts.lost():
+        """Return the state of a rank as far as it is known on this machine; COMPUTING for a rank that has caught its DeadlockError.
+
+        A rank has caught the error if it is in another call, or if its cell still runs after `CAUGHT_SECONDS`. It cannot report that
+        itself: no Python thread of a rank runs during a long C call.
+        """
+        row = self.parts[rank]
+        if self.machines and row[STATE] != GONE and self.machines[rank] in self.hosts.lost():
             return LOST
-        return self._visible_state(rank)
+        if row[STATE] != DEADLOCK_RAISING:
+            return row[STATE]
+        call, (known, since) = (row[ROUND], row[DEADLOCKED_KEY]), self._giving_up.get(rank, (None, 0.0))
+        if call != known:
+            since = time.monotonic()
+            self._giving_up[rank] = call, since
+        caught = row[KEY] not in (0, row[DEADLOCKED_KEY]) or time.monotonic() - since > CAUGHT_SECONDS
+        return COMPUTING if caught else DEADLOCK_RAISING
 
     def text(self, rank: int) -> str:
         """Return the text of a rank."""
@@ -219,43 +227,27 @@ class Board:
             elif operation == RECV:
                 released = any(self._unread(r, rank) for r in others)
             elif operation == SEND:
-                released = any((self._unread(rank, r) and self.state(r) == WAITING) or self._accepted(rank, r, detail) for r in others)
+                released = any((self._unread(rank, r) and self.state(r) == WAITING) or self.accepted(rank, r, detail) for r in others)
         if row[KEY] != key and state == WAITING:  # the row changed while it was read: the rank is in another call by now
             state = COMPUTING
         return RankView(rank, state, row[ROUND], row[TARGETS], key, operation, members, arrived, released, self.text(rank))
 
     def _unread(self, source: int, dest: int) -> bool:
         """Return whether messages from `source` to `dest` have not been taken out of MPI's queue yet."""
-        return (
-            self.parts[source][self.pair_offset(source, dest) + SENT_COUNT] > self.parts[dest][self.pair_offset(dest, source) + READ_COUNT]
-        )
+        return self.parts[source][pair_offset(dest) + SENT_COUNT] > self.parts[dest][pair_offset(source) + READ_COUNT]
 
     def accept(self, source: int, message: int) -> None:
         """Announce that a message has matched a receive on this rank; `message` is its id, see `point_to_point`."""
-        self.mine[self.pair_offset(self.rank, source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] = message
+        self.mine[pair_offset(source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] = message
 
-    def _accepted(self, source: int, dest: int, message: int) -> bool:
-        return self.parts[dest][self.pair_offset(dest, source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] == message
+    def accepted(self, source: int, dest: int, message: int) -> bool:
+        """Return whether a message, by its id, has matched a receive on rank `dest`."""
+        return self.parts[dest][pair_offset(source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] == message
 
-    def has_receive(self, dest: int, message: int) -> bool:
-        """Return whether a message of this rank, by its id, has matched a receive on rank `dest`."""
-        return self._accepted(self.rank, dest, message)
 
-    def _visible_state(self, rank: int) -> int:
-        """Return the state in a rank's row, but COMPUTING for a rank that has caught its DeadlockError.
-
-        A rank has caught the error if it is in another call, or if its cell still runs after `CAUGHT_SECONDS`. It cannot report that
-        itself: no Python thread of a rank runs during a long C call.
-        """
-        row = self.parts[rank]
-        if row[STATE] != DEADLOCK_RAISING:
-            return row[STATE]
-        call, (known, since) = (row[ROUND], row[DEADLOCKED_KEY]), self._giving_up.get(rank, (None, 0.0))
-        if call != known:
-            since = time.monotonic()
-            self._giving_up[rank] = call, since
-        caught = row[KEY] not in (0, row[DEADLOCKED_KEY]) or time.monotonic() - since > CAUGHT_SECONDS
-        return COMPUTING if caught else DEADLOCK_RAISING
+def pair_offset(other: int) -> int:
+    """Return the offset, in words, of the message counts with rank `other` in each rank's part."""
+    return PAIRS_START + PAIR_WORDS * other
 
 
 def context_of(key: int) -> int:

@@ -6,7 +6,7 @@ Both transports use it: a rank matches the messages that MPI delivers to it, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from course_lib.collectives.calls import DTYPES, WILDCARD
 from course_lib.collectives.diagnostics import tagged
@@ -50,11 +50,7 @@ class Receive(Protocol):
     tag: int
 
 
-R = TypeVar("R", bound=Receive)
-E = TypeVar("E", bound=Envelope)
-
-
-class Matcher(Generic[E, R]):
+class Matcher:
     """Matches the messages to one rank with its receives.
 
     Attributes
@@ -66,10 +62,10 @@ class Matcher(Generic[E, R]):
     """
 
     def __init__(self):
-        self.unexpected: list[E] = []
-        self.posted: list[R] = []
+        self.unexpected: list[Envelope] = []
+        self.posted: list[Receive] = []
 
-    def arrive(self, message: E) -> R | None:
+    def arrive(self, message: Envelope) -> Receive | None:
         """Match an arriving message: remove and return the first posted receive that takes it, or queue the message and return None."""
         for receive in self.posted:
             if takes(receive, message):
@@ -78,7 +74,7 @@ class Matcher(Generic[E, R]):
         self.unexpected.append(message)
         return None
 
-    def post(self, receive: R) -> E | None:
+    def post(self, receive: Receive) -> Envelope | None:
         """Match a new receive: remove and return the first unexpected message that it takes, or queue the receive and return None."""
         for message in self.unexpected:
             if takes(receive, message):
@@ -87,11 +83,11 @@ class Matcher(Generic[E, R]):
         self.posted.append(receive)
         return None
 
-    def refused(self, receive: R) -> E | None:
+    def refused(self, receive: Receive) -> Envelope | None:
         """Return an unexpected message from one of a receive's sources that does not match it (another tag), for the error message."""
         return next((m for m in self.unexpected if m.source in receive.sources and m.group == receive.group), None)
 
-    def clear(self) -> list[E]:
+    def clear(self) -> list[Envelope]:
         """Empty both queues; return the unexpected messages."""
         left, self.unexpected, self.posted = self.unexpected, [], []
         return left

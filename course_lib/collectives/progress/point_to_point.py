@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import DTYPES, LARGEST_TAG, RECV, SEND, WILDCARD
-from course_lib.collectives.deadlock.board import ACCEPTED_IDS, ACCEPTED_SLOTS, READ_COUNT, SENT_COUNT, STATE, Board
+from course_lib.collectives.deadlock.board import ACCEPTED_IDS, ACCEPTED_SLOTS, READ_COUNT, SENT_COUNT, STATE, Board, pair_offset
 from course_lib.collectives.errors import MismatchError
 from course_lib.collectives.progress.matching import Envelope, Matcher
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress_state
@@ -21,6 +21,7 @@ from course_lib.collectives.snapshot import COMPUTING
 ANY_SOURCE, ANY_TAG, BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE  # module globals: fewer attribute lookups
 DTYPE_BITS, TAG_BITS, EPOCHS = 5, LARGEST_TAG.bit_length(), 0x1FF
 LARGEST_MPI_TAG = (EPOCHS + 1 << DTYPE_BITS + TAG_BITS) - 1
+StartedReceive = tuple[MPI.Request, tuple[int, int]]  # with the source (world rank) and the tag of its message
 NUMBER_BITS = 40  # low bits of a message id: its number among those between two ranks of the group; the group's context is above
 
 
@@ -50,12 +51,12 @@ class Endpoint:
                 "The course is tested with MPICH: pip install mpich."
             )
         self.comm, self.members, self.board = comm, members, board
-        self.matcher: Matcher[Envelope, ReceiveOperation] = Matcher()
+        self.matcher = Matcher()
         self._local_rank = {rank: place for place, rank in enumerate(members)}
         self._id_base = context << NUMBER_BITS
         self._sent, self._taken = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
         self._status, self._mine = MPI.Status(), board.mine
-        self._pairs = {rank: board.pair_offset(board.rank, rank) for rank in members}
+        self._pairs = {rank: pair_offset(rank) for rank in members}
         self._isend, self._improbe = comm.Isend, comm.Improbe
         progress_state.poll_hooks.append(self.poll)
         progress_state.reset_hooks.append(self._reset)
@@ -81,9 +82,7 @@ class Endpoint:
         self._dispatch(*self._count_arrival(handle))
         return True
 
-    def try_receive(
-        self, array: np.ndarray, sources: tuple[int, ...], tag: int, polls: range
-    ) -> tuple[MPI.Request, tuple[int, int]] | None:
+    def try_receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, polls: range) -> StartedReceive | None:
         """Start a receive on the fast path: probe for the next message and receive it directly if it matches.
 
         Parameters
@@ -99,7 +98,7 @@ class Endpoint:
 
         Returns
         -------
-        (MPI.Request, (int, int)) or None
+        StartedReceive or None
             The request, with the source (world rank) and tag of the message. None if the receive has to be posted (`ReceiveOperation`):
             other messages or receives are queued, no message has arrived, or the one that has does not match. That message has then been
             moved into the matcher, so None does not mean that nothing was taken out of MPI's queue.
@@ -165,7 +164,7 @@ class SendOperation(Operation):
         return False
 
     def is_matched(self) -> bool:
-        return self._endpoint.board.has_receive(self._dest, self._message_id)
+        return self._endpoint.board.accepted(self._endpoint.board.rank, self._dest, self._message_id)
 
     def wait_condition(self) -> WaitCondition:
         return WaitCondition(SEND, (self._dest,), detail=self._message_id)
@@ -178,13 +177,7 @@ class ReceiveOperation(Operation):
     """A receive in flight; implements `matching.Receive`. `begun`: the result of `Endpoint.try_receive`, if not None."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        array: np.ndarray,
-        sources: tuple[int, ...],
-        tag: int,
-        call_name: str,
-        begun: tuple[MPI.Request, tuple[int, int]] | None = None,
+        self, endpoint: Endpoint, array: np.ndarray, sources: tuple[int, ...], tag: int, call_name: str, begun: StartedReceive | None = None
     ):
         self.members = endpoint.board.rank, *sources
         self._endpoint, self._array, self.call_name = endpoint, array, call_name
