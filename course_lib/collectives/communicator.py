@@ -106,7 +106,7 @@ class Communicator:
         -------
         Request
         """
-        return self._begin(Call(calls.IBARRIER), "Barrier", 0)
+        return self.begin(Call(calls.IBARRIER), "Barrier", 0)
 
     def Allreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks' arrays element by element; every rank gets the result.
@@ -138,7 +138,7 @@ class Communicator:
         Request
         """
         call = self._allreduce(calls.IALLREDUCE, sendbuf, recvbuf, op)
-        return self._begin(call, "Allreduce", call.recv.nbytes)
+        return self.begin(call, "Allreduce", call.recv.nbytes)
 
     def _allreduce(self, operation: int, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
         send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
@@ -179,7 +179,7 @@ class Communicator:
         Request
         """
         call = self._allgather(calls.IALLGATHER, sendbuf, recvbuf)
-        return self._begin(call, "Allgather", call.recv.nbytes)
+        return self.begin(call, "Allgather", call.recv.nbytes)
 
     def _allgather(self, operation: int, sendbuf: object, recvbuf: object) -> Call:
         send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
@@ -224,7 +224,7 @@ class Communicator:
         Request
         """
         call = self._reduce_scatter(calls.IREDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
-        return self._begin(call, "Reduce_scatter", call.send.nbytes)
+        return self.begin(call, "Reduce_scatter", call.send.nbytes)
 
     def _reduce_scatter(self, operation: int, sendbuf: object, recvbuf: object, recvcounts: Sequence[int] | None, op: MPI.Op) -> Call:
         send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
@@ -503,11 +503,11 @@ class Communicator:
         if memory.active_account is not None:
             memory.active_account.exchanged(call.send, call.recv)
 
-    def _begin(self, call: Call, name: str, payload: int) -> Request:
-        """Start a nonblocking collective, and count it."""
+    def begin(self, call: Call, name: str, payload: int, *post: object) -> Request:
+        """Start a nonblocking collective, and count it; parameters as for `run_collective`, `post` as for `MpiTransport.start`."""
         self.check_usable()
         with deferred_interrupts:
-            request = self._started(self.transport.start(call))
+            request = self._started(self.transport.start(call, *post))
         self._count(call, name, payload)
         return request
 

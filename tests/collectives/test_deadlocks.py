@@ -189,12 +189,12 @@ def late(call):
     return slow
 
 x, pair = np.ones(4), comm.Split(rank // 2, rank)
-fast = ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.ALLREDUCE]
+fast = ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.calls.ALLREDUCE]
 try:
     if rank == 0:
         time.sleep(0.3)
     if rank == 1:
-        ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.ALLREDUCE] = map(late, fast)
+        ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.calls.ALLREDUCE] = map(late, fast)
     if rank < 2:
         {first}
     if rank == 1:
@@ -204,7 +204,7 @@ try:
         comm.Recv(np.empty(4), 1)
         sent.Wait()
 finally:
-    ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.ALLREDUCE] = fast
+    ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.calls.ALLREDUCE] = fast
 """
     assert failing(eight, source)[0] == [None] * 8
 

@@ -72,9 +72,9 @@ class Operation(ABC):
     def is_matched(self) -> bool:
         """Return whether only the transfer is left: every other rank has made its call."""
 
-    @abstractmethod
     def wait_condition(self) -> WaitCondition:
-        """Return what the operation waits for, before it is matched."""
+        """Return what the operation waits for, before it is matched; by default nothing, as for one that is matched when it is made."""
+        return WaitCondition(0, self.members)
 
     @abstractmethod
     def describe(self) -> str:

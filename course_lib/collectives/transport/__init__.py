@@ -16,12 +16,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from course_lib.collectives.calls import Call
     from course_lib.collectives.progress.operations import Operation
 
 
 OutgoingMessage = tuple[object, int, int]  # array, destination (world rank), tag
 IncomingMessage = tuple[object, tuple[int, ...], int]  # receive buffer, possible sources (world ranks), tag or `calls.WILDCARD`
+
+
+def split_members(members: tuple[int, ...], wishes: np.ndarray, color: int) -> tuple[int, ...]:
+    """Return the ranks of one color, ordered by key; ``wishes[i]`` is the color and the key that member i passed to `Transport.split`."""
+    chosen = sorted((i for i in range(len(members)) if wishes[i, 0] == color), key=lambda i: wishes[i, 1])
+    return tuple(members[i] for i in chosen)
 
 
 class Transport(Protocol):

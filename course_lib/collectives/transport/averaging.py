@@ -11,14 +11,11 @@ import mmap
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import memory
 from course_lib.autograd.tensor import array_namespace
 from course_lib.collectives import shared_memory
 from course_lib.collectives.calls import BARRIER, IALLREDUCE, SUM, Call
-from course_lib.collectives.progress.operations import deferred_interrupts, progress_state
 from course_lib.collectives.transport import isolated
 from course_lib.collectives.transport.mpi import POST_FUNCTIONS
-from course_lib.traffic import counters
 
 CHUNK_ELEMENTS = 1 << 15  # elements per step, which fit the core's private cache
 SHARED_ALLREDUCE = "Allreduce in shared memory"  # the operation's name in `traffic`: nothing is sent
@@ -67,21 +64,13 @@ class SharedAveragedBuffer(AveragedBuffer):
         self.arrays = arrays
 
     def start(self) -> None:
-        self.comm.check_usable()
-        transport, traffic = self.comm.transport, counters(self.comm.ranks)[SHARED_ALLREDUCE]
-        call = Call(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN_DETAIL + SUM)
-        with deferred_interrupts:
-            # A barrier: afterwards, every rank sees what the others have written.
-            self._arrived = transport.start(call, POST_FUNCTIONS[BARRIER])
-            progress_state.in_flight[self._arrived] = None
-        traffic[0] += 1
-        traffic[1] += self.array.nbytes
-        if memory.active_account is not None:
-            memory.active_account.exchanged(self.array)
+        call = Call(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN_DETAIL + SUM, recv=self.array)
+        # A barrier: afterwards, every rank sees what the others have written.
+        self._request = self.comm.begin(call, SHARED_ALLREDUCE, self.array.nbytes, POST_FUNCTIONS[BARRIER])
 
     def wait(self) -> None:
-        transport, n, rank = self.comm.transport, len(self.arrays), self.comm.Get_rank()
-        transport.wait(self._arrived)
+        n, rank = len(self.arrays), self.comm.Get_rank()
+        self._request.Wait()
         part, size = self.array.dtype.type(1 / n), self.array.size
         total = np.empty(min(CHUNK_ELEMENTS, size), self.array.dtype)
         for begin in range(rank * size // n, (rank + 1) * size // n, CHUNK_ELEMENTS):
@@ -92,7 +81,7 @@ class SharedAveragedBuffer(AveragedBuffer):
                 mean += other[chunk] * part
             for array in self.arrays:
                 array[chunk] = mean
-        self.comm.run_collective(transport, Call(BARRIER), "the mean in shared memory")
+        self.comm.run_collective(self.comm.transport, Call(BARRIER), "the mean in shared memory")
 
     def after_interruption(self) -> AveragedBuffer:
         return self

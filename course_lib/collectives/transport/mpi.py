@@ -30,7 +30,7 @@ from course_lib.collectives.progress import engine
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state, raise_interrupt
 from course_lib.collectives.progress.point_to_point import Endpoint, ReceiveOperation, SendOperation
 from course_lib.collectives.progress.rendezvous import INLINE_OPERATIONS, AllgatherRendezvous, BoardRendezvous, combine
-from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
+from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, split_members
 from course_lib.interrupts import defer_interrupts
 
 COMMUNICATOR_SECONDS = 60.0  # timeout for wrapping an MPI communicator, where no status board watches the ranks' arrival
@@ -235,8 +235,7 @@ class MpiTransport:
         return True
 
     def split(self, color: int, key: int) -> MpiTransport | None:
-        n = len(self.members)
-        wishes = np.empty((n, 2), np.int64)
+        wishes = np.empty((len(self.members), 2), np.int64)
         self.run(Call(calls.SPLIT, send=np.array([color, key], np.int64), recv=wishes))
         with defer_interrupts():  # MPI creates a communicator in a blocking call; a rank interrupted before this never enters phase two
             if progress_state.interrupt_pending:
@@ -244,8 +243,7 @@ class MpiTransport:
             self.run(Call(calls.SPLIT), POST_FUNCTIONS[calls.BARRIER], second_phase=True)
             if color == MPI.UNDEFINED:
                 return None
-            chosen = sorted((r for r in range(n) if wishes[r, 0] == color), key=lambda r: (wishes[r, 1], r))
-            return _transport(tuple(self.members[r] for r in chosen))
+            return _transport(split_members(self.members, wishes, color))
 
 
 class _GroupOperation(Operation):
@@ -289,9 +287,6 @@ class _TransferWait(_GroupOperation):
     def is_matched(self) -> bool:
         return True
 
-    def wait_condition(self) -> WaitCondition:
-        return WaitCondition(0, self.members)
-
     def describe(self) -> str:
         return f"{self._name} on {self._transport}"
 
@@ -321,9 +316,6 @@ class _QueueWait(_GroupOperation):
 
     def is_matched(self) -> bool:
         return True
-
-    def wait_condition(self) -> WaitCondition:
-        return self._transport.queued[0].wait_condition()
 
 
 class NonblockingCollective(_GroupOperation):

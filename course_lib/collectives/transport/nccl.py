@@ -15,7 +15,8 @@ from mpi4py import MPI
 from course_lib import host, wording
 from course_lib.collectives import buffers, calls
 from course_lib.collectives.calls import BLOCKING_FORM, Call
-from course_lib.collectives.progress.operations import Operation, WaitCondition
+from course_lib.collectives.progress.operations import Operation
+from course_lib.collectives.progress.point_to_point import ReceiveOperation
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
 from course_lib.collectives.transport.mpi import POST_FUNCTIONS, MpiTransport
 from course_lib.interrupts import defer_interrupts
@@ -245,34 +246,20 @@ class GpuTransfer:
         return self._event.done
 
 
-class StagedReceive(Operation):
+class StagedReceive(ReceiveOperation):
     """A receive into host memory, followed by a copy to the GPU."""
 
-    def __init__(self, host: MpiTransport, array: object, sources: tuple[int, ...], tag: int, call_name: str):
-        self._array, self._arrived = array, np.empty(array.shape, array.dtype)
-        self._receiving = host.receive(_for_mpi(self._arrived), sources, tag, call_name)
-        super().__init__(self._receiving.members)
+    def __init__(self, host: MpiTransport, array: object, *message: object):
+        self._on_gpu = array
+        super().__init__(host._endpoint, _for_mpi(np.empty(array.shape, array.dtype)), *message)
 
     def advance(self) -> bool:
-        if not self._receiving.advance():
+        if not super().advance():
             return False
-        self.error, self.received = self._receiving.error, self._receiving.received
-        if self._array is not None and self.error is None:
-            self._array.set(self._arrived)
-        self._array = None
+        if self._on_gpu is not None and self.error is None:
+            self._on_gpu.set(self._array.view(self._on_gpu.dtype))
+        self._on_gpu = None
         return True
-
-    def is_matched(self) -> bool:
-        return self._receiving.is_matched()
-
-    def wait_condition(self) -> WaitCondition:
-        return self._receiving.wait_condition()
-
-    def cancel(self) -> None:
-        self._receiving.cancel()
-
-    def describe(self) -> str:
-        return self._receiving.describe()
 
 
 def _for_mpi(array: np.ndarray) -> np.ndarray:

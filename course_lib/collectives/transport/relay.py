@@ -17,8 +17,8 @@ from mpi4py import MPI
 from course_lib.collectives import buffers, calls, diagnostics, errors
 from course_lib.collectives.calls import BLOCKING_FORM, OPERATIONS, REDUCING, UNEVEN, USER_DEFINED, Call
 from course_lib.collectives.progress.matching import Envelope
-from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state
-from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, isolated
+from course_lib.collectives.progress.operations import Operation, progress, progress_state
+from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, isolated, split_members
 
 _calls = [0]  # the number of the latest call of this process
 _unanswered: set[int] = set()
@@ -70,9 +70,6 @@ class RelayedOperation(Operation):
 
     def is_matched(self) -> bool:
         return not self._done
-
-    def wait_condition(self) -> WaitCondition:
-        return WaitCondition(0, self.members)  # not used: the coordinator detects deadlocks
 
     def describe(self) -> str:
         return f"{self.call_name} ({diagnostics.call_site()})"
@@ -172,13 +169,11 @@ class RelayTransport:
         return ended
 
     def split(self, color: int, key: int) -> RelayTransport | None:
-        n = len(self.members)
-        wishes = np.empty((n, 2), np.int64)
+        wishes = np.empty((len(self.members), 2), np.int64)
         self.run(Call(calls.SPLIT, send=np.array([color, key], np.int64), recv=wishes))
         if color == MPI.UNDEFINED:
             return None
-        chosen = sorted((r for r in range(n) if wishes[r, 0] == color), key=lambda r: (wishes[r, 1], r))
-        return _transport(tuple(self.members[r] for r in chosen))
+        return _transport(split_members(self.members, wishes, color))
 
     def synchronize(self) -> None:
         pass
