@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
+Key, Value = TypeVar("Key", bound=Hashable), TypeVar("Value")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
@@ -32,6 +34,18 @@ def ranks(numbers: Iterable[int]) -> str:
     """
     numbers = list(numbers)
     return f"rank{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Collect what is said of several ranks: the values of each key, in order.
+
+    >>> grouped([("waits", 0), ("has ended", 1), ("waits", 2)])
+    {'waits': [0, 2], 'has ended': [1]}
+    """
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def shown(value: object) -> str:

@@ -36,9 +36,7 @@ class RanksError(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         lines = []
-        places: dict[tuple[str, ...], list[tuple[list[int], dict]]] = {}
-        for who, error in self.groups:
-            places.setdefault((error["name"], *error["lines"]), []).append((who, error))
+        places = wording.grouped(((error["name"], *error["lines"]), (who, error)) for who, error in self.groups)
         for (name, *own), said in places.items():  # errors that differ only in the message share the lines above it
             if self.n > 1:
                 lines.append(head(sorted(r for who, _ in said for r in who), self.n))
@@ -57,17 +55,17 @@ class Interrupted(KeyboardInterrupt):
         super().__init__("the cell was stopped")
 
     def _render_traceback_(self) -> list[str]:
-        places: dict[tuple[str, ...], list[int]] = {}
-        for r, reply in self.replies:
-            error = reply["error"]
-            # The innermost of the student's own lines.
-            place = tuple(error["lines"][-2:]) or ("a place outside of your lines",) if error else ()
-            places.setdefault(place, []).append(r)
+        places = wording.grouped((_innermost(reply["error"]), r) for r, reply in self.replies)
         lines = [f"{RED}KeyboardInterrupt{PLAIN}: {self}."]
         for place, who in places.items():
             was = "was" if len(who) == 1 else "were"
             lines += [f"{wording.ranks(who)} {was} at {place[0]}", *place[1:]] if place else [f"{wording.ranks(who)} had finished"]
         return lines
+
+
+def _innermost(error: dict | None) -> tuple[str, ...]:
+    """Return the innermost of the student's own lines that led to an error, with its place; empty if there was none."""
+    return tuple(error["lines"][-2:]) or ("a place outside of your lines",) if error else ()
 
 
 def head(who: list[int], n: int) -> str:
@@ -77,9 +75,7 @@ def head(who: list[int], n: int) -> str:
 
 def stall_message(waits: dict[int, str]) -> str:
     """Describe the ranks that have stalled in a plain MPI call; `waits`: by rank, the call and its place."""
-    places: dict[str, list[int]] = {}
-    for rank, place in sorted(waits.items()):
-        places.setdefault(place, []).append(rank)
+    places = wording.grouped((place, rank) for rank, place in sorted(waits.items()))
     return "; ".join(f"{wording.ranks(who)} wait{'s' if len(who) == 1 else ''} in {place}" for place, who in places.items())
 
 

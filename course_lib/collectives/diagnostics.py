@@ -80,15 +80,10 @@ def mismatch(calls: dict[int, tuple[int, int, int, int]], group: str) -> str:
     group : str
         The group's name, see `group_name`.
     """
-    by_call: dict[tuple[int, int, int, int], list[int]] = {}
-    for rank, call in calls.items():
-        by_call.setdefault(call, []).append(rank)
-    by_text: dict[str, list[int]] = {}
-    for call, ranks in by_call.items():
-        by_text.setdefault(describe(*call), []).extend(ranks)
+    by_text = wording.grouped((describe(*call), rank) for rank, call in calls.items())
     ordered = sorted(by_text.items(), key=lambda item: (-len(item[1]), sorted(item[1])))
     said = "; ".join(f"{wording.ranks(ranks)}: {text}" for text, ranks in ordered)
-    operations, dtypes, counts, details = (set(part) for part in zip(*by_call, strict=True))
+    operations, dtypes, counts, details = (set(part) for part in zip(*calls.values(), strict=True))
     if len({text.split(" ")[0] for text in by_text}) > 1:
         hint = "All ranks of a group must call the same collective: look for an if on the rank."
     elif len(counts) > 1:
@@ -150,9 +145,7 @@ def _on_machines(ranks: list[int], machines: tuple[str, ...]) -> str:
     """Name ranks, with their machines if there are several: "ranks 0, 1 (n1) and rank 4 (n2)"."""
     if not machines:
         return wording.ranks(ranks)
-    there: dict[str, list[int]] = {}
-    for rank in ranks:
-        there.setdefault(machines[rank], []).append(rank)
+    there = wording.grouped((machines[rank], rank) for rank in ranks)
     return " and ".join(f"{wording.ranks(some)} ({machine})" for machine, some in there.items())
 
 
@@ -180,23 +173,15 @@ def deadlock(snapshot: Snapshot) -> str:
         In which the detector has found deadlocked ranks.
     """
     size, waiting, late = len(snapshot.ranks), _waits(snapshot), snapshot.late()
-    wanted, kinds = 0, set()  # mask of the ranks that take part in the calls; the operations that ranks are blocked in
-    calls: dict[str, list[int]] = {}
-    reasons: dict[tuple[str, str], list[int]] = {}
-    for view in waiting.values():
-        wanted |= view.members
-    for view in snapshot.ranks:
-        if not wanted >> view.rank & 1:
-            continue
-        if call := waiting.get(view.rank):
-            kinds.add(call.operation)
-            calls.setdefault(_call(call, size), []).append(view.rank)
-        elif reason := _absence(view, late, snapshot.newest):
-            reasons.setdefault(reason, []).append(view.rank)
+    concerned = [view for view in snapshot.ranks if any(call.members >> view.rank & 1 for call in waiting.values())]
+    blocked = {view.rank: waiting[view.rank] for view in concerned if view.rank in waiting}
+    absent = [view for view in concerned if view.rank not in waiting]
+    calls = wording.grouped((_call(call, size), rank) for rank, call in blocked.items())
+    reasons = wording.grouped((reason, view.rank) for view in absent if (reason := _absence(view, late, snapshot.newest)))
     parts = [f"{_on_machines(some, snapshot.machines)} wait{'s' if len(some) == 1 else ''} in {call}" for call, some in calls.items()]
     parts += [f"{_on_machines(some, snapshot.machines)} {one if len(some) == 1 else many}" for (one, many), some in reasons.items()]
-    absent = {view.state for view in snapshot.ranks if wanted >> view.rank & 1 and view.rank not in waiting}
-    return "; ".join(parts) + ". " + _deadlock_hint(kinds, absent, bool(reasons), waiting)
+    kinds = {call.operation for call in blocked.values()}
+    return "; ".join(parts) + ". " + _deadlock_hint(kinds, {view.state for view in absent}, bool(reasons), waiting)
 
 
 def _call(view: RankView, size: int) -> str:
