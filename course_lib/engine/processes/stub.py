@@ -15,12 +15,11 @@ def main(address: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # mpiexec's signal to the other processes when one rank dies
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
-    numbers = [int(os.environ["PMI_FD"])]
-    data = json.dumps({"environment": dict(os.environ), "descriptors": numbers}).encode()
-    socket.send_fds(connection, [len(data).to_bytes(8, "big")], numbers)
+    number = int(os.environ["PMI_FD"])
+    data = json.dumps(dict(os.environ)).encode()
+    socket.send_fds(connection, [len(data).to_bytes(8, "big")], [number])
     connection.sendall(data)
-    for number in numbers:
-        os.close(number)  # otherwise mpiexec would not notice the end of the rank
+    os.close(number)  # otherwise mpiexec would not notice the end of the rank
     if os.path.exists("/bin/sh"):  # can wait, too, with a tenth of the memory
         os.dup2(connection.fileno(), 0)
         os.execv("/bin/sh", ["sh", "-c", "read code; exit ${code:-1}"])

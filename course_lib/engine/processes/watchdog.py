@@ -16,17 +16,9 @@ OWNER_VARIABLE, FOLDER_VARIABLE = "COURSE_OWNER", "COURSE_FOLDER"
 POLL_SECONDS = 0.5  # polling interval without pidfds
 
 
-def environment(folder: str, owner: int | None = None) -> dict[str, str]:
-    """Return environment variables that make a process watch `owner`, by default this process.
-
-    Parameters
-    ----------
-    folder : str
-        Removed by the watching process when the owner is gone.
-    owner : int, optional
-        Process id.
-    """
-    process = psutil.Process(owner)
+def environment(folder: str) -> dict[str, str]:
+    """Return environment variables that make a process watch this one, and remove `folder` when this one is gone."""
+    process = psutil.Process()
     return {OWNER_VARIABLE: f"{process.pid} {process.create_time()}", FOLDER_VARIABLE: folder}
 
 

@@ -116,28 +116,26 @@ def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine, most: i
     (int, int)
         Process id and rank; returns only in the zygote.
     """
-    length, descriptors, *_ = socket.recv_fds(stub, 8, 4)
+    length, (descriptor,), *_ = socket.recv_fds(stub, 8, 1)
     size, data = int.from_bytes(length, "big"), b""
     while len(data) < size:
         data += stub.recv(size - len(data))
-    message = json.loads(data)
+    environment = json.loads(data)
     pid = os.fork()
     if pid:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return pid, int(message["environment"]["PMI_RANK"])
+        os.close(descriptor)
+        return pid, int(environment["PMI_RANK"])
     for connection in not_its_own:
         connection.close()
-    held = os.dup(stub.fileno())
+    number, held = int(environment["PMI_FD"]), os.dup(stub.fileno())
     stub.detach()
-    for descriptor, number in zip(descriptors, message["descriptors"], strict=True):
-        held = os.dup(held) if held == number else held
-        if descriptor != number:
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        os.set_inheritable(number, True)
+    held = os.dup(held) if held == number else held
+    if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.set_inheritable(number, True)
     os.environ.clear()
-    os.environ.update(message["environment"])
+    os.environ.update(environment)
     threading.Thread(target=_end_with, args=(socket.socket(fileno=held),), daemon=True).start()
     sys.argv = ["course_lib.engine"]
     memory_limit.apply(most)

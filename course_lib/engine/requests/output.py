@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import codecs
 import contextlib
+import functools
 import io
 import sys
 import threading
@@ -70,9 +71,13 @@ class Outputs(list):
             self._add(self._end[0][0] if self._end else "stdout", f"\n... {what} are left out here ...\n\n")
         while self._end:
             self._add(*self._end.popleft())
-        self[:] = _joined(_last_lines(list(self)))
+        shown = _last_lines(list(self))
+        self.clear()
+        for output in shown:
+            self._add(output["stream"], output["text"]) if "stream" in output else self.append(output)
 
     def _add(self, stream: str, text: str) -> None:
+        """Add a text, to the output before it if that is of the same stream."""
         if self and self[-1].get("stream") == stream:
             self[-1]["text"] += text
         elif text:
@@ -101,17 +106,6 @@ def _last_lines(outputs: list[dict]) -> list[dict]:
                 text = text[: text.rfind("\n") + 1] if over else text
                 output["text"] = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
     return [output for output in outputs if output.get("text") != ""]
-
-
-def _joined(outputs: list[dict]) -> list[dict]:
-    """Merge adjacent outputs of the same stream."""
-    joined: list[dict] = []
-    for output in outputs:
-        if joined and "stream" in output and joined[-1].get("stream") == output["stream"]:
-            joined[-1]["text"] += output["text"]
-        else:
-            joined.append(output)
-    return joined
 
 
 class _Pieces(io.RawIOBase):
@@ -225,7 +219,6 @@ class _Cell:
 
 _running: _Cell | None = None
 _roused = threading.Event()
-_threads: list[threading.Thread] = []
 
 
 @contextlib.contextmanager
@@ -238,13 +231,16 @@ def _sent(kernel, outputs: Outputs, printed: io.TextIOWrapper) -> Iterator[None]
     try:
         _running = _Cell(kernel, outputs, printed)
         _roused.set()
-        if not _threads:
-            thread = threading.Thread(target=_look, daemon=True)
-            thread.start()
-            _threads.append(thread)
+        _start_thread()
         yield
     finally:
         _running = None
+
+
+@functools.cache
+def _start_thread() -> None:
+    """Start the thread, once."""
+    threading.Thread(target=_look, daemon=True).start()
 
 
 def _look() -> None:
