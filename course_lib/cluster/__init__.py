@@ -61,18 +61,15 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
     if same and (_current.alive() or _current.idle_stop_seconds):
         if not _current.alive():
             idle_shutdown.bring_back(_current)
-        magic.register(_current)
-        completion.register(_current)
-        idle_shutdown.stop_when_idle(_current)
-        return _current
-    if slurm is not None and attach:
-        raise ValueError("cluster.start: slurm= starts ranks, attach= uses running ones; pass only one of them.")
-    if attach is None and slurm is None:
-        rank_quota.check_quota(n)
-    if _current is not None:
-        _current.stop()
-    _current = Ranks(n, attach_client(attach) if attach else None, slurm)
-    _current.attached = attach
+    else:
+        if slurm is not None and attach:
+            raise ValueError("cluster.start: slurm= starts ranks, attach= uses running ones; pass only one of them.")
+        if attach is None and slurm is None:
+            rank_quota.check_quota(n)
+        if _current is not None:
+            _current.stop()
+        _current = Ranks(n, attach_client(attach) if attach else None, slurm)
+        _current.attached = attach
     magic.register(_current)
     completion.register(_current)
     idle_shutdown.stop_when_idle(_current)

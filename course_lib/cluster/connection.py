@@ -12,6 +12,7 @@ from course_lib.cluster.processes.launch import Processes
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
+RESTART_ADVICE = "ranks.restart(rerun=True) starts new ranks, and runs the cells again that only define functions and variables."
 STOPPED_MESSAGE = "the ranks were stopped. ranks.restart(rerun=True) starts new ones, and runs the cells again that only define."
 
 
@@ -53,23 +54,18 @@ class ClusterConnection:
         if not self.alive():
             what = self.processes.exit_reason()
             self.end()
-            raise RanksGone(f"{what} All ranks end with it. {self.restart_advice}")
+            raise RanksGone(f"{what} All ranks end with it. {RESTART_ADVICE}")
         if self.heartbeat and (lost := self.heartbeat.lost()):
             went = wording.ranks(r for r, host in enumerate(self.hosts) if host in lost)
             what = f"nothing has been heard from {', '.join(lost)} for {LOST_AFTER_SECONDS:g} s, and {went} went with it"
             why = (self.processes and self.processes.reason()) or "The machine or its network has failed."
             what_now = (
-                f"All ranks end with it. {self.restart_advice}"
+                f"All ranks end with it. {RESTART_ADVICE}"
                 if self.processes
                 else "The other engines still run, but cannot continue: start new ones."
             )
             self.end()
             raise RanksGone(f"{what}. {why} {what_now}")
-
-    @property
-    def restart_advice(self) -> str:
-        """Advice for when the ranks are gone."""
-        return "ranks.restart(rerun=True) starts new ranks, and runs the cells again that only define functions and variables."
 
     def log(self) -> str:
         """Return the last lines of the processes' log."""

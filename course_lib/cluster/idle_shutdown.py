@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Protocol
 
 from IPython import get_ipython
 
@@ -13,29 +12,14 @@ from course_lib.cluster.processes import rank_quota
 IDLE_VARIABLE = "COURSE_REST"  # seconds without a cell; if unset or 0, ranks are never stopped
 
 
-class RestartableRanks(Protocol):
-    """The part of `ranks.Ranks` that this module uses."""
-
-    n: int
-    attached: str | None
-    slurm: str | None
-    idle_stop_seconds: float | None  # if they were stopped for being idle: after how many seconds
-
-    def alive(self) -> bool: ...
-
-    def stop(self) -> None: ...
-
-    def restart(self, rerun: bool = False) -> None: ...
-
-
-def stop_when_idle(ranks: RestartableRanks) -> None:
-    """Stop these ranks when this notebook is idle, if the environment sets a time."""
+def stop_when_idle(ranks) -> None:
+    """Stop these ranks, a `ranks.Ranks`, when this notebook is idle, if the environment sets a time."""
     seconds, shell = float(os.environ.get(IDLE_VARIABLE) or 0), get_ipython()
     if seconds and shell is not None and not ranks.attached:
         _idle_timer.set(ranks, seconds, shell)
 
 
-def bring_back(ranks: RestartableRanks) -> None:
+def bring_back(ranks) -> None:
     """Start new ranks in place of those stopped for being idle, and tell the user."""
     if ranks.slurm is None:
         rank_quota.check_quota(ranks.n)
@@ -52,7 +36,7 @@ class _IdleTimer:
         self.ranks, self.seconds = None, 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, ranks: RestartableRanks, seconds: float, shell) -> None:
+    def set(self, ranks, seconds: float, shell) -> None:
         """Set the ranks to stop, in place of any others, and the idle time in seconds."""
         self.ranks, self.seconds = ranks, seconds
         shell.events.register("pre_run_cell", self._begin)  # has no effect if already registered

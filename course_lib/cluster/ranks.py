@@ -52,6 +52,8 @@ class Ranks:
         By rank, the messages and collectives that it had started but not completed when it replied; 0 unless ranks are isolated.
     peaks : list of (int or None)
         By rank, its peak memory in the last `call` in bytes, beyond what it held before; None unless measured, see `call`.
+    idle_stop_seconds : float or None
+        If they were stopped for being idle: after how many seconds.
     """
 
     def __init__(self, n: int, client: Client | None = None, slurm: str | None = None):
@@ -237,7 +239,7 @@ class Ranks:
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
-        self.arrays = [reply.get("arrays") for reply in found.values()] if bubblewrap.ISOLATION_VARIABLE in os.environ else [None] * self.n
+        self.arrays = [reply.get("arrays") for reply in found.values()]
         self.messages = [reply.get("messages") for reply in found.values()]
         self.unended = [reply.get("unended", 0) for reply in found.values()]
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]

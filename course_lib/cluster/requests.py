@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 
 from course_lib import wording
 from course_lib.cluster import replies
-from course_lib.cluster.connection import ClusterConnection, RanksGone
+from course_lib.cluster.connection import RESTART_ADVICE, ClusterConnection, RanksGone
 from course_lib.cluster.replies import Interrupted
 from course_lib.interrupts import defer_interrupts
 
@@ -118,7 +118,7 @@ def _interrupt(connection: ClusterConnection, futures: dict[int, Future]) -> Non
         why = f" {said[0].upper()}{said[1:]}: Python cannot interrupt that. The course's Communicator can be, and says who waits for whom."
     elif all(r in taken for r in stubborn):
         why = " Does an `except:` in a loop catch the interrupt, too? `except Exception:` does not."
-    raise RanksGone(f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended.{why} {connection.restart_advice}")
+    raise RanksGone(f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended.{why} {RESTART_ADVICE}")
 
 
 def settle(connection: ClusterConnection) -> None:
@@ -130,7 +130,7 @@ def settle(connection: ClusterConnection) -> None:
         if all(f.done() and connection.client.answer(f) is not None for f in futures.values()):
             return
     connection.end()
-    raise RanksGone(f"the ranks did not answer after an interrupt, and were stopped. {connection.restart_advice}")
+    raise RanksGone(f"the ranks did not answer after an interrupt, and were stopped. {RESTART_ADVICE}")
 
 
 def error(name: str, message: str, lines: list[str] | None = None) -> dict:

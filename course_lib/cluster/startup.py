@@ -105,8 +105,7 @@ def _start(n: int, limit: float, deadline: float, slurm: str | None) -> ClusterC
 def _start_isolated(n: int, deadline: float) -> ClusterConnection:
     ranks = IsolatedRanks(n)
     try:
-        while len(ranks.ids) < n:
-            _pause(f"only {len(ranks.ids)} of {n} ranks came up", deadline, ranks)
+        _wait_for_engines(ranks, n, deadline, ranks)
     except BaseException:
         ranks.stop()
         raise

@@ -22,6 +22,7 @@ import psutil
 from course_lib import memory
 from course_lib.cluster.isolated.broker import CONNECTION_ENDED, Broker
 from course_lib.cluster.isolated.launcher import RankFolders, remove_tree, start_rank
+from course_lib.cluster.processes.launch import kill_group
 from course_lib.collectives import shared_memory
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE, SANDBOXED
 from course_lib.sandbox.resource_usage import ResourceUsage
@@ -224,9 +225,7 @@ class IsolatedRanks:
 
     def _kill(self) -> None:
         for process in self.processes:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)

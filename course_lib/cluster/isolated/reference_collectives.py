@@ -89,9 +89,6 @@ class BarrierRule(CollectiveRule):
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         return 0
 
-    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
-        return [b""] * len(payloads)
-
 
 class SplitRule(CollectiveRule):
     has_payload, wish = False, struct.Struct("<qq")  # color and key

@@ -20,12 +20,11 @@ _DOTTED = re.compile(r"([A-Za-z_]\w*)(\.\w*)*$")
 def register(ranks: Ranks) -> None:
     """Have this notebook's kernel ask these ranks for completions and help, in place of any earlier ones."""
     kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None or hasattr(kernel, "_ranks"):
-        if kernel is not None:
-            kernel._ranks = ranks
+    if kernel is None:
         return
-    kernel._ranks = ranks
-    kernel.do_complete, kernel.do_inspect = _complete(kernel, kernel.do_complete), _inspect(kernel, kernel.do_inspect)
+    first, kernel._ranks = not hasattr(kernel, "_ranks"), ranks
+    if first:
+        kernel.do_complete, kernel.do_inspect = _complete(kernel, kernel.do_complete), _inspect(kernel, kernel.do_inspect)
 
 
 def _complete(kernel, own: Callable) -> Callable:

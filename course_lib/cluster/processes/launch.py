@@ -82,7 +82,7 @@ class Processes:
     def stop(self) -> None:
         """End all processes and remove the folder; safe to call again."""
         for process in (self.mpiexec, self.controller):
-            _kill_group(process)
+            kill_group(process)
         # Ranks may be in process groups of their own: mpiexec's helper process ends them when it exits.
         for process in (self.mpiexec, self.controller):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -113,18 +113,15 @@ def launch(n: int) -> Processes:
         environment[memory_limit.MEMORY_VARIABLE] = str(memory_limit.per_rank(n))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (COURSE_PARENT, os.environ.get("PYTHONPATH"))))
         environment.pop("JPY_PARENT_PID", None)
-        python = [sys.executable, "-m"]
-        commands = (
-            ([*python, "course_lib.engine.processes.controller", str(n), str(folder), json.dumps(_network(folder))], environment),
-            ([*python, "course_lib.engine.processes.mpiexec", mpiexec, str(n), str(folder)], environment),
-        )
+        controller = ("controller", str(n), str(folder), json.dumps(_network(folder)))
         with (folder / "log.txt").open("wb") as log:
-            for command, env in commands:
+            for module, *words in (controller, ("mpiexec", mpiexec, str(n), str(folder))):
+                command = [sys.executable, "-m", f"course_lib.engine.processes.{module}", *words]
                 streams = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-                started.append(subprocess.Popen(command, env=env, cwd=folder, start_new_session=True, **streams))
+                started.append(subprocess.Popen(command, env=environment, cwd=folder, start_new_session=True, **streams))
     except BaseException:  # even an interrupt must leave nothing behind
         for process in started:
-            _kill_group(process)
+            kill_group(process)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return Processes(n, folder, *started)
@@ -138,7 +135,8 @@ def _network(folder: Path) -> dict[str, str]:
     return {"ip": "127.0.0.1"}
 
 
-def _kill_group(process: subprocess.Popen) -> None:
+def kill_group(process: subprocess.Popen) -> None:
+    """Kill a process that leads a group of its own, with the whole group; do nothing if it has ended."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

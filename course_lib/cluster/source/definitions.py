@@ -7,9 +7,8 @@ import json
 import os
 from pathlib import Path
 
-from IPython.core.inputtransformer2 import TransformerManager
-
 from course_lib.cluster import time_limits
+from course_lib.cluster.source import rerun
 
 SESSION = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path
 
@@ -43,15 +42,11 @@ def _cells() -> list[str]:
 def _defined(source: str) -> set[str]:
     """Collect the names that a cell defines at top level."""
     text = source.partition("\n")[2] if source.startswith("%%") else source
-    try:
-        body = ast.parse(TransformerManager().transform_cell(text)).body
-    except (SyntaxError, ValueError):
-        return set()
     found: set[str] = set()
-    for statement in body:
+    for statement in rerun.statements(text) or ():
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             found.add(statement.name)
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+        elif isinstance(statement, rerun.IMPORT):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
         else:
             found |= _stored(statement)

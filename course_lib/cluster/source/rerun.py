@@ -51,7 +51,7 @@ def defines_only(source: str) -> bool:
     >>> [defines_only(cell) for cell in ("import numpy as np\\nx = np.ones(3)", "x = 1\\nprint(x)", "x += 1")]
     [True, True, False]
     """
-    body = _statements(source)
+    body = statements(source)
     return body is not None and all(isinstance(s, DEFINE) or _only_shows(s) for s in body)
 
 
@@ -61,10 +61,11 @@ def imports(source: str) -> str:
     >>> imports("import numpy as np\\ncomm.Barrier()")
     'import numpy as np'
     """
-    return "\n".join(ast.unparse(s) for s in _statements(source) or () if isinstance(s, IMPORT))
+    return "\n".join(ast.unparse(s) for s in statements(source) or () if isinstance(s, IMPORT))
 
 
-def _statements(source: str) -> list[ast.stmt] | None:
+def statements(source: str) -> list[ast.stmt] | None:
+    """Parse a cell; None if it is not Python."""
     try:
         return ast.parse(TransformerManager().transform_cell(source)).body
     except (SyntaxError, ValueError):
