@@ -5,7 +5,7 @@ Methods have mpi4py's names and argument order, so code written for it also runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -503,11 +503,11 @@ class Communicator:
         if memory.active_account is not None:
             memory.active_account.exchanged(call.send, call.recv)
 
-    def begin(self, call: Call, name: str, payload: int, *post: object) -> Request:
+    def begin(self, call: Call, name: str, payload: int, post: Callable | None = None) -> Request:
         """Start a nonblocking collective, and count it; parameters as for `run_collective`, `post` as for `MpiTransport.start`."""
         self.check_usable()
         with deferred_interrupts:
-            request = self._started(self.transport.start(call, *post))
+            request = self._started(self.transport.start(call) if post is None else self.transport.start(call, post))
         self._count(call, name, payload)
         return request
 
