@@ -9,7 +9,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 FORMER_MODULES = {
@@ -51,6 +51,20 @@ FORMER_SYMBOLS = {  # former names within these modules that students' own code 
     "course_lib.gpt.survey": {"moments": "gathered_blocks"},
     "course_lib.gpt.units": {"Tell": "PrintHooks"},
 }
+
+
+def load_on_use(package: str, **modules: str) -> Callable[[str], object]:
+    """Return a package's `__getattr__` (PEP 562) for names that notebooks once imported from the package itself.
+
+    Their modules are loaded on first use: a rank imports its own side of a check, and must not load the notebook's.
+    """
+
+    def load(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+
+    return load
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

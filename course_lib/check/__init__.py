@@ -14,7 +14,6 @@ from typing import TypeAlias
 import numpy as np
 
 from course_lib import placement, students, traffic, wording
-from course_lib.cluster import replies
 from course_lib.engine.serialization import Opaque
 
 KnownMistakes: TypeAlias = dict[str, np.ndarray] | Callable[[], dict[str, np.ndarray]] | None
@@ -73,6 +72,8 @@ class Check:
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
         if cause:
             parts.append(f"A usual cause: {cause}.")
+        from course_lib.cluster import replies  # here: ranks import this package without the notebook's side
+
         if replies.wrong_group:
             parts.append(replies.wrong_group)
         if not self.show:

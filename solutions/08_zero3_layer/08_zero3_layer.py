@@ -16,7 +16,7 @@ import numpy as np
 
 from course_lib import cluster, plots
 from course_lib.check import Check
-from course_lib.check.zero import ShardCheck, backward, forward, make, partition
+from course_lib.check.zero.layer import ShardCheck, backward, forward, make, partition
 
 ranks = cluster.start(8)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from course_lib import cluster, datasets, plots
 from course_lib.check import Check
-from course_lib.check.zero import AdamCheck, train
+from course_lib.check.zero.adam import AdamCheck, train
 from course_lib.zero import state_bytes_by_kind
 
 ranks = cluster.start(4)

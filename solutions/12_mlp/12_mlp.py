@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check.data import PerceptronCheck
+from course_lib.check.data.perceptron import PerceptronCheck
 
 ranks = cluster.start(1)
 

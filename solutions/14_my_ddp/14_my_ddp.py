@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check.data import DdpCheck
+from course_lib.check.data.ddp import DdpCheck
 from course_lib.plots import timings
 
 ranks = cluster.start(4)

@@ -15,7 +15,7 @@
 import numpy as np
 
 from course_lib import cluster, images, plots
-from course_lib.check.data import OptimizerCheck
+from course_lib.check.data.optimizer import OptimizerCheck
 
 ranks = cluster.start(4)
 

@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, placement, plots
-from course_lib.check.tensor import TensorParallelCheck
+from course_lib.check.tensor.tensor_parallel import TensorParallelCheck
 
 ranks = cluster.start(4)
 

@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, placement, plots, saving
-from course_lib.check.tensor import SequenceParallelCheck
+from course_lib.check.tensor.sequence_parallel import SequenceParallelCheck
 
 ranks = cluster.start(4)
 

@@ -14,7 +14,8 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 from course_lib import cluster, plots, saving
-from course_lib.check.attention import MergeAndZigzagCheck, RingAttentionCheck, peak_memory_by_length
+from course_lib.check.attention.kernels import MergeAndZigzagCheck, peak_memory_by_length
+from course_lib.check.attention.ring_attention import RingAttentionCheck
 from course_lib.plots import attention
 
 ranks = cluster.start(4)

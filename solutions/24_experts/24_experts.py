@@ -14,7 +14,8 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 from course_lib import cluster, plots, saving
-from course_lib.check.experts import ExpertsCheck, softmax
+from course_lib.check.experts.check import ExpertsCheck
+from course_lib.check.experts.reference import softmax
 from course_lib.plots import experts as pictures
 
 ranks = cluster.start(4)

@@ -18,7 +18,7 @@ import os
 import numpy as np
 
 from course_lib import cluster, plots, saving, sim
-from course_lib.check.pipeline import PipelineCheck
+from course_lib.check.pipeline.check import PipelineCheck
 
 ranks = cluster.start(4)
 

@@ -15,7 +15,8 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 from course_lib import cluster, plots, saving
-from course_lib.check.fsdp import FlatShardCheck, FsdpCheck
+from course_lib.check.fsdp.flat_shard import FlatShardCheck
+from course_lib.check.fsdp.check import FsdpCheck
 
 ranks = cluster.start(4)
 

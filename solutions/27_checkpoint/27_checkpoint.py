@@ -18,7 +18,7 @@ import tempfile
 import numpy as np
 
 from course_lib import cluster, plots, saving
-from course_lib.check.checkpoint import CheckpointCheck
+from course_lib.check.checkpoint.check import CheckpointCheck
 from course_lib.cluster import RanksGone
 
 ranks = cluster.start(4)

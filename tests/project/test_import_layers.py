@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import subprocess
+import sys
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -120,3 +122,15 @@ def test_importing_the_engine_starts_nothing():
                 for w in words | {f"{n.module}.{a.name}" for n in top if isinstance(n, ast.ImportFrom) for a in n.names}
                 if w in KNOWN and w not in seen
             ]
+
+
+def test_what_ranks_import_of_the_checks_loads_nothing_of_the_notebooks_side():
+    """Otherwise a rank holds megabytes before it is measured, and a right answer loses points."""
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in ("on_ranks", "reference", "file_tracer")
+        for path in (ROOT / "course_lib" / "check").rglob(f"{name}.py")
+    ]
+    assert len(modules) > 6
+    program = f"import sys, importlib\n[importlib.import_module(name) for name in {modules}]\nprint([m for m in sys.modules if m.startswith('course_lib.cluster')])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"

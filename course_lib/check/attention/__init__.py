@@ -1,6 +1,5 @@
 """Checks of ring attention (part 23)."""
 
-from course_lib.check.attention.kernels import MergeAndZigzagCheck, peak_memory_by_length
-from course_lib.check.attention.ring_attention import RingAttentionCheck
+from course_lib.former_names import load_on_use
 
-__all__ = ["MergeAndZigzagCheck", "RingAttentionCheck", "peak_memory_by_length"]
+__getattr__ = load_on_use(__name__, MergeAndZigzagCheck="kernels", peak_memory_by_length="kernels", RingAttentionCheck="ring_attention")

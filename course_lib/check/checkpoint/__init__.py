@@ -1,5 +1,5 @@
 """Checks of saving and loading checkpoints (part 27)."""
 
-from course_lib.check.checkpoint.check import CheckpointCheck
+from course_lib.former_names import load_on_use
 
-__all__ = ["CheckpointCheck"]
+__getattr__ = load_on_use(__name__, CheckpointCheck="check")

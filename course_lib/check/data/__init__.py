@@ -1,7 +1,5 @@
 """Checks of the perceptron, data parallel training and its optimizer (parts 12, 14 and 15)."""
 
-from course_lib.check.data.ddp import DdpCheck
-from course_lib.check.data.optimizer import OptimizerCheck
-from course_lib.check.data.perceptron import PerceptronCheck
+from course_lib.former_names import load_on_use
 
-__all__ = ["DdpCheck", "OptimizerCheck", "PerceptronCheck"]
+__getattr__ = load_on_use(__name__, DdpCheck="ddp", OptimizerCheck="optimizer", PerceptronCheck="perceptron")

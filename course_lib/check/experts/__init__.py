@@ -1,6 +1,5 @@
 """Checks of a mixture of experts (part 24)."""
 
-from course_lib.check.experts.check import ExpertsCheck
-from course_lib.check.experts.reference import softmax
+from course_lib.former_names import load_on_use
 
-__all__ = ["ExpertsCheck", "softmax"]
+__getattr__ = load_on_use(__name__, ExpertsCheck="check", softmax="reference")

@@ -1,6 +1,5 @@
 """Checks of fully sharded data parallel (part 26)."""
 
-from course_lib.check.fsdp.check import FsdpCheck
-from course_lib.check.fsdp.flat_shard import FlatShardCheck
+from course_lib.former_names import load_on_use
 
-__all__ = ["FlatShardCheck", "FsdpCheck"]
+__getattr__ = load_on_use(__name__, FsdpCheck="check", FlatShardCheck="flat_shard")

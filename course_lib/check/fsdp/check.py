@@ -10,9 +10,9 @@ from itertools import pairwise
 import numpy as np
 
 from course_lib import memory, wording
-from course_lib.check.fsdp.flat_shard import RTOL_BY_DTYPE, begin_measurement, end_measurement, flat_parts
+from course_lib.check.fsdp.flat_shard import RTOL_BY_DTYPE, begin_measurement, end_measurement
 from course_lib.check.fsdp.on_ranks import call_clip_gradients, fetch_results, run_forward_only, run_micro_batch, run_step, wrap_model
-from course_lib.check.fsdp.reference import ReferenceModel
+from course_lib.check.fsdp.reference import ReferenceModel, flat_parts
 from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE

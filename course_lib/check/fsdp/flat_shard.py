@@ -11,6 +11,7 @@ import numpy as np
 
 from course_lib import memory, wording
 from course_lib.autograd import Parameter
+from course_lib.check.fsdp.reference import flat_parts
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.collectives.progress import operations
@@ -18,16 +19,6 @@ from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
 
 RTOL_BY_DTYPE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
-
-
-def flat_parts(arrays: list[np.ndarray], n: int) -> list[np.ndarray]:
-    """Split the concatenation of these arrays, padded with zeros, into n equal parts.
-
-    >>> [part.tolist() for part in flat_parts([np.ones((1, 2)), np.array([5.0])], 2)]
-    [[1.0, 1.0], [5.0, 0.0]]
-    """
-    flat = np.concatenate([array.ravel() for array in arrays])
-    return np.split(np.pad(flat, (0, -flat.size % n)), n)
 
 
 def trace_lifecycle(arrays, place, twice):

@@ -8,8 +8,17 @@ import numpy as np
 
 from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint, no_grad
 from course_lib.autograd.operations import tanh
-from course_lib.check.fsdp.flat_shard import flat_parts
 from course_lib.gpt.fsdp.wrapping import units
+
+
+def flat_parts(arrays: list[np.ndarray], n: int) -> list[np.ndarray]:
+    """Split the concatenation of these arrays, padded with zeros, into n equal parts.
+
+    >>> [part.tolist() for part in flat_parts([np.ones((1, 2)), np.array([5.0])], 2)]
+    [[1.0, 1.0], [5.0, 0.0]]
+    """
+    flat = np.concatenate([array.ravel() for array in arrays])
+    return np.split(np.pad(flat, (0, -flat.size % n)), n)
 
 
 class FsdpTestModel(Module):

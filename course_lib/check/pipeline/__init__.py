@@ -1,5 +1,5 @@
 """Checks of the pipeline schedules (part 25)."""
 
-from course_lib.check.pipeline.check import PipelineCheck
+from course_lib.former_names import load_on_use
 
-__all__ = ["PipelineCheck"]
+__getattr__ = load_on_use(__name__, PipelineCheck="check")

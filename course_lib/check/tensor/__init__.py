@@ -1,6 +1,5 @@
 """Checks of tensor and sequence parallelism (parts 21 and 22)."""
 
-from course_lib.check.tensor.sequence_parallel import SequenceParallelCheck
-from course_lib.check.tensor.tensor_parallel import TensorParallelCheck
+from course_lib.former_names import load_on_use
 
-__all__ = ["SequenceParallelCheck", "TensorParallelCheck"]
+__getattr__ = load_on_use(__name__, SequenceParallelCheck="sequence_parallel", TensorParallelCheck="tensor_parallel")
