@@ -57,13 +57,13 @@ update: $(STUDENTS)   ## Bring a part's new text into a notebook that you have s
 
 PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
-test: $(DEV)         ## Run the tests that show whether the course works here, JOBS=3 at a time
+test: $(DEV)         ## Run the tests that show whether the course works here (JOBS=3: three at a time)
 	@$(PYTEST)
 
-test-all: $(DEV)     ## Run every test that does not need root, JOBS=3 at a time
+test-all: $(DEV)     ## Run every test that does not need root (JOBS=3: three at a time)
 	@$(PYTEST) -m "not root and not brief"
 
-doctor: $(STUDENTS)   ## Check what works on this machine, and how to fix what does not
+doctor: $(STUDENTS)   ## Show what works on this machine, and how to fix what does not
 	@$(RUN) course_lib.tools.doctor
 
 solved: $(GRADING) ## Write solved notebooks into my_lectures/ and open them there (PART=... for one, NEW=1 to replace what is there)
@@ -75,7 +75,7 @@ lecture: $(GRADING) ## Open a part as slides with live ranks (PART=..., MINUTES=
 site: $(DEV)         ## Write the web site to docs/_build/site/ (SOLUTIONS=1: with solutions, for you only)
 	@$(RUN) docs.build $(if $(filter 1,$(SOLUTIONS)),--solutions)
 
-pictures: $(DEV) ## Draw the pictures of README and of the site anew, from real runs
+pictures: $(DEV) ## Redraw the pictures in the README and on the site, from real runs
 	@$(RUN) docs.pictures
 
 release: $(GRADING) ## Build notebooks/ from solutions/ (PART=01_data_split for one)

@@ -55,7 +55,7 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
         there = _definitions(ranks.cells)
         for why, names in (
             ("it is not finished", [name for name in mine if name not in ready and name in there]),
-            ("the ranks do not have it (is %%px on top of its cell?)", [name for name in mine if name not in there]),
+            ("the ranks do not have it (is %%px at the top of its cell?)", [name for name in mine if name not in there]),
         ):
             if names:
                 print(f"Not saved, as {why}: {', '.join(names)}.")

@@ -97,9 +97,9 @@ def have_run(results: dict, *names: str) -> None:
     NoRun
     """
     if not results:
-        raise NoRun("No training has ended yet, so there is nothing to draw. See above which functions are still missing.")
+        raise NoRun("No training has finished yet, so there is nothing to draw. See above which functions are still missing.")
     if missing := [name for name in names if name not in results]:
-        raise NoRun(f"No run of {', '.join(missing)} has ended yet. Run the cells above that train.")
+        raise NoRun(f"No run of {', '.join(missing)} has finished yet. Run the training cells above.")
 
 
 def get(functions: object, name: str):

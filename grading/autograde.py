@@ -156,7 +156,7 @@ def summary(part: str, run: GradingOutcome, home: Path) -> str:
         lines.append("    slowest: " + ", ".join(f"{student} {graded[student].seconds:.1f} s" for student in slowest))
     flagged = sum(found.flags > 0 for found in graded.values())
     if table := flags.write_table(home):
-        lines.append(f"    {flagged} with flagged lines to look at. Those of all parts: {table}")
+        lines.append(f"    {flagged} with flagged lines to look at. The flagged lines of all parts: {table}")
     return "\n".join(lines)
 
 

@@ -128,7 +128,7 @@ def _who_now(course: CourseGrades, student: str) -> str:
         named = platforms.parse_name(record.get("name") or "")
         found = course.people.find(named.student, named.platform, named.key, named.number) if named else []
         if len(found) == 1:
-            rule = "ids must not change after hand-ins were collected; change it back"
+            rule = "ids must not change after hand-ins have been collected; change it back"
             return f"{student} (whom roster.csv calls {found[0]} now: {rule})"
     return student
 
@@ -158,7 +158,7 @@ def notes(course: CourseGrades, found: dict[str, dict[str, PartGrade]], numbers:
         "Brightspace cannot match them; the roster's columns 'number' or 'login' can identify them": [
             student for student, row in rows.items() if not any(row.get(column, "").strip() for column in ("number", "login"))
         ],
-        "starts like a formula, and got a quote before it; a platform that matches by it needs it without": [
+        "starts like a formula, so a quote was put before it; a platform that matches by it needs it without the quote": [
             f"{student}'s {column}"
             for student, row in rows.items()
             for column in ("email", "number", "login")

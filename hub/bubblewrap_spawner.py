@@ -64,7 +64,7 @@ class BubblewrapSpawner(LocalProcessSpawner):
         most = (self.mem_limit, self.cpu_limit, self.processes)
         self.groups = await asyncio.to_thread(limits.made, Path(self.folder), user.pw_uid, *most)
         if self.limited and (missing := limits.missing(self.groups)):
-            why = f"No limit could be set for {' and '.join(missing)}: part of your last server cannot be ended. Ask an administrator."
+            why = f"No limit could be set for {' and '.join(missing)}: part of your last server could not be stopped. Ask an administrator."
             raise with_hub_message(RuntimeError(why), why)
         place.mkdir(mode=0o700)
         self.hub_proxy = SocketProxy(place / "hub.sock", Path(self.hub_socket))

@@ -61,7 +61,9 @@ def read() -> HubSettings:
         One of them is missing or wrong.
     """
     if os.geteuid():
-        raise HubSettingsError("The hub starts servers for others, so it runs as root: sudo make hub COURSE_HUB=... COURSE_INSTRUCTORS=...")
+        raise HubSettingsError(
+            "The hub starts servers for others, so it must run as root: sudo make hub COURSE_HUB=... COURSE_INSTRUCTORS=..."
+        )
     said = os.environ.get
     home = Path(said("COURSE_HUB", "/srv/course-hub"))
     if not home.is_absolute() or str(home) != str(home).lower() or len(str(home)) > 60:

@@ -20,7 +20,7 @@ class ArrayDataset:
 
     def __init__(self, x: np.ndarray, y: np.ndarray):
         if len(x) != len(y):
-            raise ValueError(f"as many labels as samples are needed; got {len(x)} samples and {len(y)} labels.")
+            raise ValueError(f"the number of labels must equal the number of samples; got {len(x)} samples and {len(y)} labels.")
         self.x, self.y = x, y
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class DataLoader:
 
     def __init__(self, dataset: ArrayDataset, batch_size: int, shuffle: bool = False, seed: int = 0, drop_last: bool = False):
         if not isinstance(batch_size, (int, np.integer)):
-            raise TypeError(f"DataLoader: batch_size must be a whole number; got {batch_size!r}. (Use // for whole division.)")
+            raise TypeError(f"DataLoader: batch_size must be a whole number; got {batch_size!r}. (Use // for integer division.)")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
         self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last
@@ -95,7 +95,7 @@ class DataPartitioner:
 
     def __init__(self, dataset: ArrayDataset, fractions: Sequence[float] = (0.7, 0.2, 0.1), seed: int = 1234):
         if min(fractions) < 0 or sum(fractions) > 1 + 1e-9:
-            raise ValueError(f"fractions must be positive and add up to 1 at most; got {list(fractions)}.")
+            raise ValueError(f"fractions must be positive and add up to at most 1; got {list(fractions)}.")
         self.dataset, order = dataset, np.random.default_rng(seed).permutation(len(dataset))
         cuts = np.cumsum([int(f * len(dataset) + 1e-6) for f in fractions])
         self.parts = np.split(order[: cuts[-1]], cuts[:-1])

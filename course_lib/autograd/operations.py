@@ -299,7 +299,9 @@ def getitem(a: Tensor, index: object) -> Tensor:
     """
     for part in index if isinstance(index, tuple) else (index,):
         if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))) or isinstance(part, bool):
-            raise TypeError(f"a tensor's index must be whole numbers and slices; got {part!r}. For rows by index: embedding(table, ids).")
+            raise TypeError(
+                f"a tensor can be indexed only with whole numbers and slices; got {part!r}. For rows by index: embedding(table, ids)."
+            )
 
     def backward(g):
         grad = array_namespace(a.data).zeros_like(a.data)

@@ -38,8 +38,9 @@ class Optimizer:
                     if p.grad.shape == p.data.shape:
                         raise
                     raise ValueError(
-                        f"parameter {i} has shape {p.data.shape}, but its gradient {p.grad.shape}. Is it another one's? A hook that is "
-                        "defined in a loop and sets p.grad uses the p of the loop's last iteration: it should return the gradient."
+                        f"parameter {i} has shape {p.data.shape}, but its gradient has shape {p.grad.shape}. Is it the gradient of "
+                        "another parameter? A hook that is defined in a loop and sets p.grad uses the p of the loop's last iteration: "
+                        "it should return the gradient."
                     ) from None
 
     def _update(self, i: int, p: Parameter, grad) -> None:

@@ -169,10 +169,12 @@ class Tensor:
             )
         if grad is None:
             if self.data.size != 1:
-                raise ValueError(f"backward: this tensor has shape {self.shape}; only a single number, a loss, needs no `grad`.")
+                raise ValueError(
+                    f"backward: this tensor has shape {self.shape}, so it needs `grad`: only a single number, such as a loss, does not."
+                )
             grad = array_namespace(self.data).ones_like(self.data)
         if grad.shape != self.shape:
-            raise ValueError(f"backward: grad has shape {grad.shape}, but the tensor {self.shape}.")
+            raise ValueError(f"backward: grad has shape {grad.shape}, but the tensor has shape {self.shape}.")
         try:
             run_backward(self, grad)
             while _after_backward:
@@ -226,7 +228,7 @@ def _tuple_error(backward: Callable, parts: object, inputs: int) -> str:
     return (
         f"an operation's backward ({_source_location(backward)}) must return a tuple with a gradient "
         f"for each input, {inputs} here; got {got}. "
-        "(A tuple of one has a comma: (grad,). The operation's inputs are a tuple, too: (x,).)"
+        "(A tuple with one element needs a comma: (grad,). The operation's inputs are a tuple, too: (x,).)"
     )
 
 
@@ -240,7 +242,7 @@ def _shape_error(backward: Callable, part: object, source: Tensor) -> str:
 def _source_location(hook: Callable) -> str:
     """Location of a function's definition, such as "cell [5], line 3"."""
     code = getattr(hook, "__code__", None)
-    return f"{code.co_filename}, line {code.co_firstlineno}" if code else "not a function of Python"
+    return f"{code.co_filename}, line {code.co_firstlineno}" if code else "not a Python function"
 
 
 def _finalize(tensor: Tensor, grads: dict[int, object], ready: list) -> None:

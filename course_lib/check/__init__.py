@@ -79,7 +79,7 @@ class Check:
         if not self.show:
             parts.append(f"(seed {self.seed})")
         text = " ".join(parts)
-        raise CheckFailed(text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} (the rest is cut)")
+        raise CheckFailed(text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} (truncated)")
 
     def value(self, got: object, want: object, *, name: str, rank: int, cause: str = "") -> None:
         """Check a number: `got` must equal `want`, and be an integer if `want` is one."""

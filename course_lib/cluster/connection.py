@@ -12,8 +12,10 @@ from course_lib.cluster.processes.launch import Processes
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
-RESTART_ADVICE = "ranks.restart(rerun=True) starts new ranks, and runs the cells again that only define functions and variables."
-STOPPED_MESSAGE = "the ranks were stopped. ranks.restart(rerun=True) starts new ones, and runs the cells again that only define."
+RESTART_ADVICE = "ranks.restart(rerun=True) starts new ranks, and reruns the cells that only define functions and variables."
+STOPPED_MESSAGE = (
+    "the ranks were stopped. ranks.restart(rerun=True) starts new ones, and reruns the cells that only define functions and variables."
+)
 
 
 class RanksGone(RuntimeError):

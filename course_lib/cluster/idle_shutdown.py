@@ -25,7 +25,10 @@ def bring_back(ranks) -> None:
         rank_quota.check_quota(ranks.n)
     minutes, seconds = divmod(round(ranks.idle_stop_seconds), 60)
     past = " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds or not minutes))
-    print(f"The ranks were stopped, as no cell had run for {past}; new ones are starting. The memory of the old ones is gone.", flush=True)
+    print(
+        f"The ranks were stopped, as no cell had run for {past}; new ones are starting. What the old ones had in memory is gone.",
+        flush=True,
+    )
     ranks.restart(rerun=True)
 
 

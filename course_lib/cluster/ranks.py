@@ -68,7 +68,7 @@ class Ranks:
 
     def __repr__(self) -> str:
         if not self.alive():
-            return f"{self.n} ranks, {'resting' if self.idle_stop_seconds else 'stopped'}"
+            return f"{self.n} ranks, {'stopped while idle' if self.idle_stop_seconds else 'stopped'}"
         where = "this machine" if len(set(self.hosts)) == 1 else f"{len(set(self.hosts))} machines"
         return f"{self.n} ranks on {where}, up in {self.seconds:.1f} s"
 
@@ -231,7 +231,9 @@ class Ranks:
             texts = [value for value in each[0].values() if isinstance(value, str)] if each else []
             misplaced_names.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
-            raise ValueError(f"got arguments for {len(each)} ranks, but {self.n} are up: ranks.restart(rerun=True, n={len(each)}) helps.")
+            raise ValueError(
+                f"got arguments for {len(each)} ranks, but {self.n} are up: ranks.restart(rerun=True, n={len(each)}) starts that many."
+            )
         client = self._looking(peak)
         gates = gates if gates and isinstance(gates[0], list) else [gates or []] * self.n
         found = self._do({r: {**what, "arguments": each[r], "gates": gates[r], "keep": keep} for r in range(self.n)}, limit)

@@ -65,7 +65,7 @@ class Interrupted(KeyboardInterrupt):
 
 def _innermost(error: dict | None) -> tuple[str, ...]:
     """Return the innermost of the student's own lines that led to an error, with its place; empty if there was none."""
-    return tuple(error["lines"][-2:]) or ("a place outside of your lines",) if error else ()
+    return tuple(error["lines"][-2:]) or ("a place outside your code",) if error else ()
 
 
 def head(who: list[int], n: int) -> str:

@@ -73,7 +73,7 @@ def ask(connection: ClusterConnection, requests: Requests, limit: float | None =
         raise Interrupted(answers) from None
     found = {r: connection.client.answer(f) for r, f in futures.items()}
     for r in late:
-        what = f"still ran after {limit:g} s, and was interrupted. Does a loop never end?"
+        what = f"was still running after {limit:g} s, and was interrupted. Does a loop never end?"
         place = (found[r] or {}).get("error") or {}
         found[r] = {"outputs": [], "abandoned": True, "error": error("TimeLimit", what, place.get("lines", []))}
     return found
@@ -115,7 +115,10 @@ def _interrupt(connection: ClusterConnection, futures: dict[int, Future]) -> Non
     why = ""
     if waits:
         said = replies.stall_message(waits)
-        why = f" {said[0].upper()}{said[1:]}: Python cannot interrupt that. The course's Communicator can be, and says who waits for whom."
+        why = (
+            f" {said[0].upper()}{said[1:]}: Python cannot interrupt that. "
+            "A call of the course's Communicator can be interrupted, and says who waits for whom."
+        )
     elif all(r in taken for r in stubborn):
         why = " Does an `except:` in a loop catch the interrupt, too? `except Exception:` does not."
     raise RanksGone(f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended.{why} {RESTART_ADVICE}")

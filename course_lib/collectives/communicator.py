@@ -186,7 +186,7 @@ class Communicator:
         n, in_place = self._size, send is IN_PLACE
         count = recv.size // n if in_place else send.size
         if recv.size != count * n:
-            buffers.check_size(recv, count * n, recv if in_place else send, f"{n} ranks send as much each", OPERATIONS[operation])
+            buffers.check_size(recv, count * n, recv if in_place else send, f"{n} ranks each send that many", OPERATIONS[operation])
         given = recv.reshape(-1)[self._rank * count : (self._rank + 1) * count] if in_place else send
         return Call(operation, recv.dtype.num, count, 0, send, recv, given)
 
@@ -295,7 +295,7 @@ class Communicator:
             send, recv = self._checked(sendbuf, recvbuf, calls.SCATTER)
             self._no_in_place(send, "Scatter")
             if send.size != recv.size * self._size:
-                buffers.check_size(recv, send.size // self._size, send, f"{self._size} ranks get as much each", "Scatter")
+                buffers.check_size(recv, send.size // self._size, send, f"{self._size} ranks each get the same number", "Scatter")
                 raise ValueError(f"Scatter: sendbuf has {send.size} elements, which {self._size} ranks cannot share equally.")
         payload = recv.nbytes * (self._size - 1) if send is not None else 0
         call = Call(calls.SCATTER, recv.dtype.num, recv.size, 16 * (int(root) + 1), send, recv, root=int(root))
@@ -324,7 +324,7 @@ class Communicator:
         if self._is_root(root, "Gather"):
             send, recv = self._checked(sendbuf, recvbuf, calls.GATHER)
             self._no_in_place(send, "Gather")
-            buffers.check_size(recv, send.size * self._size, send, f"{self._size} ranks send as much each", "Gather")
+            buffers.check_size(recv, send.size * self._size, send, f"{self._size} ranks each send that many", "Gather")
         call = Call(calls.GATHER, send.dtype.num, send.size, 16 * (int(root) + 1), send, recv, root=int(root))
         self.run_collective(self.transport, call, "Gather", 0 if recv is not None else send.nbytes)
 
@@ -402,7 +402,7 @@ class Communicator:
                     f"Alltoallv: rank {self.ranks[self._rank]} expects {expected} elements from rank {self.ranks[r]}, which sends {sent}. "
                     "What rank a sends to b must be what b expects from a: exchange the counts with Alltoall first."
                 )
-        return "Alltoallv: on another rank, the incoming counts are not the expected ones; no rank has received anything."
+        return "Alltoallv: on another rank, the incoming counts differ from the expected ones; no rank has received anything."
 
     def _vector_buffer(self, value: object, what: str) -> tuple[np.ndarray, list[int], list[int]]:
         """Return the array of a vector argument, and the counts and displacements of its parts, in elements."""
@@ -446,7 +446,7 @@ class Communicator:
         """
         for name, value in (("color", color), ("key", key)):
             if not isinstance(value, (int, np.integer)) or isinstance(value, (bool, np.bool_)):
-                raise TypeError(f"Split: {name} must be a whole number; got {value!r}. (Use // for whole division.)")
+                raise TypeError(f"Split: {name} must be a whole number; got {value!r}. (Use // for integer division.)")
         if color < 0 and color != MPI.UNDEFINED:
             raise ValueError(f"Split: color must not be negative; got {color}.")
         self.check_usable()

@@ -53,7 +53,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     give_up_rights()
     filtered = system_calls.install_filter()
     if os.environ.pop("COURSE_FILTERED", "") and not filtered:
-        raise SystemExit(f"an isolated rank cannot limit its system calls, and the process that starts it can: {seccomp.problem()}.")
+        raise SystemExit(f"an isolated rank cannot limit its system calls, although the process that starts it can: {seccomp.problem()}.")
     if filtered:
         asyncio_wakeup.install()
     connection = isolated.join(socket.socket(fileno=descriptor), rank, size)

@@ -58,6 +58,6 @@ def raise_for_reply() -> None:
 def hint() -> str:
     """Return a hint for a MemoryError: the limit, and the usual cause."""
     most = _limit or resource.getrlimit(resource.RLIMIT_DATA)[0]
-    room = "" if most == resource.RLIM_INFINITY else f"A rank may have {most / (1 << 30):.3g} GiB here. "
+    room = "" if most == resource.RLIM_INFINITY else f"A rank may use {most / (1 << 30):.3g} GiB here. "
     more = "" if isolated.connection or not room else f" {MEMORY_VARIABLE}=4G before `make lab` sets another limit."
     return f" ({room}Does a list grow in each step, or is an array larger than intended?{more})"

@@ -128,7 +128,7 @@ def _decode(data: object, rest: TrailingBytes) -> object:
     if "dict" in data:
         pairs = [(_key(k, rest), _decode(v, rest)) for k, v in data["dict"]]
         if sum(type(key) is not str for key, _ in pairs) > MAX_NON_STRING_KEYS:
-            return Opaque(f"<dict with {len(pairs):,} keys, more than {MAX_NON_STRING_KEYS} of which are no texts>")
+            return Opaque(f"<dict with {len(pairs):,} keys, more than {MAX_NON_STRING_KEYS} of which are not strings>")
         return dict(pairs)
     return Opaque(str(data.get("opaque", "<unknown>")))
 
@@ -166,7 +166,7 @@ def parts(reply: dict) -> list[bytes]:
 
 def _bytes(found: object) -> bytes:
     if type(found) is not ArrayBytes:
-        raise TypeError(f"{type(found).__name__} has no form as JSON")
+        raise TypeError(f"{type(found).__name__} cannot be written as JSON")
     return found.data
 
 

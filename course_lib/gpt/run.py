@@ -79,7 +79,7 @@ class ResumableRun:
             if got != mine.shape:
                 raise ValueError(
                     f"ResumableRun.restore: {name} must have shape {mine.shape} on this rank; got {got}. "
-                    "Is it a checkpoint of another model?"
+                    "Is it a checkpoint from another model?"
                 )
         self.step, self.parts = step, {name: np.array(parts[name], float) for name in self.parts}
         self._all_gather_parameters()

@@ -80,13 +80,13 @@ class Settings:
             raise SettingsError(f"experts and seed must not be negative; got {self.experts} and {self.seed}.")
         for name in ("lr", "clip", "capacity"):
             if not 1e-12 <= getattr(self, name) < math.inf:  # in float32, smaller values soon become 0
-                raise SettingsError(f"{name} must be a number from 1e-12 upwards; got {getattr(self, name)}.")
+                raise SettingsError(f"{name} must be a number of at least 1e-12; got {getattr(self, name)}.")
         if self.schedule not in ("1f1b", "gpipe"):
             raise SettingsError(f"schedule must be 1f1b or gpipe; got {self.schedule!r}.")
         self._require_divisor("heads", self.heads, "width", self.width, "each head gets an equal part")
         self._require_divisor("tp", self.tp, "heads", self.heads, "a tensor parallel rank holds whole heads")
         self._require_divisor(
-            "tp", self.tp, "vocabulary", VOCABULARY_SIZE, "each tensor parallel rank holds as many columns of the last matrix"
+            "tp", self.tp, "vocabulary", VOCABULARY_SIZE, "each tensor parallel rank holds the same number of columns of the last matrix"
         )
         self._require_divisor("pp", self.pp, "depth", self.depth, "a pipeline stage holds whole blocks")
         self._require_divisor("dp", self.dp, "batch", self.batch, "a data parallel rank trains on whole texts")

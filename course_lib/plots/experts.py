@@ -65,10 +65,10 @@ def token_routes(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], tit
     dropped = [int(number) for each in start for number in each if int(number) not in arrived]
     longest = max(map(len, start))
     frames = (
-        ("at home, before dispatch", start, None, ()),
+        ("on their own ranks, before dispatch", start, None, ()),
         ("after dispatch, at their experts", None, slots, ()),
         (
-            "after combine, at home again; red: dropped" if dropped else "after combine, at home again",
+            "after combine, on their own ranks again; red: dropped" if dropped else "after combine, on their own ranks again",
             [np.where(b == 0, s, b) for s, b in zip(start, back, strict=True)],
             None,
             dropped,

@@ -96,7 +96,7 @@ class ResourceUsage:
             with self._stopped():
                 written, _, whole = self._files()
             if not whole:
-                return "it had a folder that cannot be listed, or one nested deeper than a path may be long"
+                return "it had a folder that cannot be listed, or one nested so deeply that its path is too long"
         if self._room and written > MAX_WRITTEN_BYTES:
             return f"it had written {written:,} bytes; a rank may write at most {MAX_WRITTEN_BYTES:,}"
         return None

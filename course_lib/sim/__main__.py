@@ -15,7 +15,7 @@ from course_lib.sim.llm.transformer import MODEL_PRESETS
 from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best
 
-TOML_FORMAT_HELP = """Format of a file (sizes in numbers, rates in bytes per second, memory in bytes; every key has a default):
+TOML_FORMAT_HELP = """Format of a file (sizes as counts, rates in bytes per second, memory in bytes; every key has a default):
 
   [model]
   preset = "7b"               # then only what differs from it; or layers, hidden and heads

@@ -36,7 +36,7 @@ def mpi() -> CheckResult:
     from mpi4py import MPI
 
     library = " ".join(MPI.Get_library_version().split("\n")[0].split())
-    advice = "the course is made for MPICH: others may abort when ranks make different calls"
+    advice = "the course is made for MPICH: other MPI libraries may abort when ranks make different calls"
     return MPI.get_vendor()[0] == "MPICH", f"MPI: {library}, mpi4py {mpi4py.__version__}, {where}", advice
 
 
@@ -50,7 +50,7 @@ def ranks() -> CheckResult:
         return (
             False,
             f"ranks do not start: {error}",
-            "read the lines above; a firewall or a virus scanner may stop local programs from talking",
+            "read the lines above; a firewall or a virus scanner may stop local programs from communicating",
         )
     try:
         four.run("import numpy as np; from course_lib.collectives import Communicator; total = np.zeros(1)")

@@ -53,6 +53,6 @@ def _explain(shell, kind, error, trace, tb_offset=None) -> None:
 
 def _no_ranks(line: str, cell: str = "") -> None:
     raise RanksNotStarted(
-        "%%px runs a cell on the ranks, and in this notebook none are up yet. "
+        "%%px runs a cell on the ranks, but in this notebook none are up yet. "
         "Run the first code cell of the notebook, the one with cluster.start, and then this one again."
     )

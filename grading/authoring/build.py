@@ -147,7 +147,7 @@ def _check_marks(text: str, part: str) -> None:
             continue
         if mark not in SOURCE_MARKS:
             near = difflib.get_close_matches(mark, SOURCE_MARKS, 1, 0.5)
-            raise SourceError(f"{part}.py, line {number}: {mark!r} is not a mark." + (f" Did you mean {near[0]!r}?" if near else ""))
+            raise SourceError(f"{part}.py, line {number}: {mark!r} is not a known mark." + (f" Did you mean {near[0]!r}?" if near else ""))
         if (mark == began[1].replace("BEGIN", "END")) if began else ("BEGIN" in mark):
             began = None if began else (number, mark)
         else:

@@ -47,9 +47,7 @@ def find_notebook(folder: Path, part: str, source: NotebookNode) -> bytes:
         if len(set(alike.values())) == 1:
             return next(iter(alike.values()))
     if found:
-        raise UnreadableSubmission(
-            f"expected one notebook of {part}, got {len(found)}: {_names(found)}. Hand in the one that counts, alone"
-        )
+        raise UnreadableSubmission(f"expected one notebook of {part}, got {len(found)}: {_names(found)}. Hand in only the one that counts")
     raise UnreadableSubmission(why[files[0]] if len(files) == 1 else f"none of the notebooks belongs to {part}: {_names(why)}")
 
 

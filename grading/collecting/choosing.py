@@ -47,7 +47,7 @@ def choose(student: str, hand_ins: list[CandidateSubmission], classes: set[str])
     for h in hand_ins:
         usual[h.upload] = min(h.oddness, usual.get(h.upload, h.oddness))
     expected = [h for h in hand_ins if not h.platform or h.oddness == usual[h.upload]]
-    hand_ins = _only(hand_ins, expected, "beside it is one with the expected name or place, which counts", found)
+    hand_ins = _only(hand_ins, expected, "next to it is one with the expected name or place, and that one counts", found)
     hand_ins = sorted(hand_ins, key=lambda h: h.age)
     newest, sums = hand_ins[-1], [hashlib.sha256(h.file.path.read_bytes()).digest() for h in hand_ins]
     others = [h for h, found_sum in zip(hand_ins, sums, strict=True) if found_sum != sums[-1]]

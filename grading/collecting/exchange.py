@@ -95,7 +95,9 @@ class VerifiedCollect(ExchangeCollect):
         if secret:
             (target / SECRET_FILE).write_bytes(secret)
         else:
-            self.log.warning("%s's %s is not one that nbgrader writes: no feedback can go back by the exchange.", student, SECRET_FILE)
+            self.log.warning(
+                "%s's %s is not one that nbgrader writes: no feedback can be returned through the exchange.", student, SECRET_FILE
+            )
 
 
 class VerifiedReleaseFeedback(ExchangeReleaseFeedback):
@@ -200,7 +202,7 @@ def _content(name: str, place: int, owner: int, most: int) -> tuple[bytes, float
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner or facts.st_nlink > 1:
-            raise ValueError(f"{name} is not a regular file of the student's alone")
+            raise ValueError(f"{name} is not a regular file that is the student's alone")
         with open(descriptor, "rb", closefd=False) as file:
             if facts.st_size > most or len(content := file.read(most + 1)) > most:
                 raise ValueError(f"{name} is larger than {most} bytes")

@@ -107,7 +107,7 @@ def _owner(part: str, file: DownloadedFile, tree: Tree) -> CandidateSubmission |
     student = student_from_file(part, name)
     if student is None:
         zipped = (
-            f"; or name the zip after the student, {file.path_parts[-2]!r} is nobody"
+            f"; or name the zip after the student: {file.path_parts[-2]!r} is nobody's name"
             if len(file.path_parts) > 1 and is_zip(file.path_parts[-2])
             else ""
         )

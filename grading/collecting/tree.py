@@ -163,7 +163,10 @@ class Tree:
 
     def _doubt(self, here: FolderPath, others: set[str]) -> str:
         name = student_from_folder(here[-1])
-        return f"{name!r} may be a student, or a folder of hand-ins of {_some(others)}; then collect it by itself, FROM=.../{here[-1]}"
+        return (
+            f"{name!r} may be a student, or a folder of hand-ins of {_some(others)}; "
+            f"in that case, collect it by itself, FROM=.../{here[-1]}"
+        )
 
     def _inside(self, here: FolderPath) -> FolderContents:
         found = FolderContents()

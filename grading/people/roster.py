@@ -101,7 +101,7 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
             continue  # an empty line of a spreadsheet
         row["id"] = row["id"].strip()
         one = ids.case_folded(row["id"])
-        why = f"it is also in line {seen[one]}" if one in seen else row["id"] != EVERYBODY and ids.id_problem(row["id"])
+        why = f"it is also on line {seen[one]}" if one in seen else row["id"] != EVERYBODY and ids.id_problem(row["id"])
         if why:
             raise RosterError(f"{path.name}, line {line}: id {row['id']!r}: {why}.")
         seen[one] = line

@@ -78,7 +78,7 @@ def normalize_message(said: str) -> str:
     # Ranks that wait, or call something, each in the same words.
     text = kind + mark + ". ".join("; ".join(dict.fromkeys(part.split("; "))) for part in text.split(". "))
     text += "".join(cause)
-    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} (the rest is cut)"
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} (truncated)"
 
 
 def find_mistakes(course: ClassResults) -> list[Mistake]:

@@ -23,7 +23,7 @@ from grading.submission.assembly import ADDED_CELL_TAG
 FLAGGED_MODULES = {
     "ast": "reads code",
     "builtins": "changes Python itself",
-    "ctypes": "reaches past Python",
+    "ctypes": "bypasses Python",
     "concurrent": "starts threads or processes",
     "dis": "reads code",
     "gc": "looks through all objects",
@@ -36,7 +36,7 @@ FLAGGED_MODULES = {
     "pickle": "makes objects out of bytes",
     "resource": "asks for limits",
     "shutil": "reads or writes files",
-    "signal": "changes how interrupts are taken",
+    "signal": "changes how interrupts are handled",
     "socket": "opens connections",
     "subprocess": "starts programs",
     "_thread": "starts threads",

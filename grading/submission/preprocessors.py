@@ -85,7 +85,7 @@ class ExecuteOnRanks(Execute):
             return cell, resources
         if kind == "example" and not is_for_ranks(cell.source):
             # It ran in the student's kernel; on the ranks, it would change their variables.
-            cell.outputs = [new_output("stream", text="not run when grading: without %%px on top, this cell is not for the ranks")]
+            cell.outputs = [new_output("stream", text="not run when grading: without %%px at the top, this cell is not for the ranks")]
             return cell, resources
         tags = cell.metadata.get("tags", []) if kind == "example" else []
         if only_shows(cell) or FOLDED_TAG in tags or LONG_TAG in tags:
@@ -158,7 +158,7 @@ def _source(config: Config, resources: dict) -> NotebookNode:
 
 
 def _start(text: str) -> str:
-    return text if len(text) <= MAX_STUDENT_ERROR_CHARS else f"{text[:MAX_STUDENT_ERROR_CHARS]} (the rest is cut)"
+    return text if len(text) <= MAX_STUDENT_ERROR_CHARS else f"{text[:MAX_STUDENT_ERROR_CHARS]} (truncated)"
 
 
 class LimitPictures(NbGraderPreprocessor):

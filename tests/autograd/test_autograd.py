@@ -201,7 +201,7 @@ def test_gradients_of_two_leaves_share_no_memory():
 
 def test_what_is_wrong_gets_a_sentence():
     w = Parameter(np.ones((2, 2), np.float32))
-    with pytest.raises(ValueError, match="only a single number, a loss"):
+    with pytest.raises(ValueError, match="only a single number, such as a loss"):
         (w * 1.0).backward()
     loss = (w * 1.0).sum()
     loss.backward()
@@ -217,7 +217,7 @@ def test_what_is_wrong_gets_a_sentence():
         Conv2d(3, 4)(np.ones((1, 3, 8, 8)))
     with pytest.raises(ValueError, match="an optimizer needs parameters"):
         SGD([], 0.1)
-    with pytest.raises(ValueError, match="as many labels as samples"):
+    with pytest.raises(ValueError, match="the number of labels must equal the number of samples"):
         ArrayDataset(np.ones(3), np.ones(2))
 
 

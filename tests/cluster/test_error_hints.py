@@ -48,7 +48,7 @@ def test_a_missing_exercise_is_no_misspelt_name():
 
 def test_a_run_that_was_left_out_is_named():
     students.have_run({"mp 1, dp 1": {}}, "mp 1, dp 1")
-    with pytest.raises(students.NoRun, match="No run of mp 1, dp 1 has ended yet"):
+    with pytest.raises(students.NoRun, match="No run of mp 1, dp 1 has finished yet"):
         students.have_run({"mp 2, dp 1": {}}, "mp 1, dp 1")
 
 

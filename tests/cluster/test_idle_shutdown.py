@@ -46,7 +46,7 @@ def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
     kernel.run("%%px\ncount = 0")
     for _ in range(3):
         kernel.run("%%px\ncount += 1")
-    assert wait_until(lambda: "resting" in kernel.run("print(ranks)")[0] or time.sleep(1.5), 30)
+    assert wait_until(lambda: "stopped while idle" in kernel.run("print(ranks)")[0] or time.sleep(1.5), 30)
     kernel.run("ranks.interrupt()")
     said, error = kernel.run("ranks = cluster.start(2)")
     assert error is None and "The ranks were stopped" in said

@@ -50,9 +50,9 @@ HINTS = {
     "%%px\nprint(plots)": ("plots = 1", "plots is in the notebook, not on the ranks"),
     "%%px\nprint(splitdata)": (f"%%px\n{EXERCISE}", "Is it split_data?"),
     "%%px\nprint(y)": ("%%px --targets 0\ny = 1", "or the others have the name, as its cell ran with --targets."),
-    "%%px\nprint(unheard_of)": ("", "Has the cell that defines it been run, with %%px on top?"),
+    "%%px\nprint(unheard_of)": ("", "Has the cell that defines it been run, with %%px at the top?"),
     "ranks.call('split_dat')": (f"%%px\n{EXERCISE}", "Is it split_data?"),
-    "%%px\ndef f():\n    n = len(x)\n    x = 3\nf()": ("%%px\nx = [1]", "choose another name in it"),
+    "%%px\ndef f():\n    n = len(x)\n    x = 3\nf()": ("%%px\nx = [1]", "choose another name inside it"),
 }
 
 
@@ -65,7 +65,7 @@ def test_a_name_that_is_not_there_gets_a_hint(two, source):
 
 def test_a_name_that_the_ranks_have_is_said_in_the_notebook(two):
     two.run("%%px\nmine = 3")
-    assert "mine is on the ranks, not in the notebook: is %%px missing on top of this cell?" in two.run("print(mine)")[1]
+    assert "mine is on the ranks, not in the notebook: is %%px missing at the top of this cell?" in two.run("print(mine)")[1]
     assert two.run("print(nowhere)")[1].endswith("name 'nowhere' is not defined")
     two.run("ranks.stop()")
     assert two.run("print(mine)")[1].endswith("name 'mine' is not defined")

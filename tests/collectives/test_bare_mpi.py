@@ -51,7 +51,7 @@ def test_a_rank_that_stays_in_bare_mpi_is_named_and_its_end_says_why(four, capsy
     place = "ranks 0, 1 wait in MPI.COMM_WORLD.Recv (cell [6], line 4)"
     told = capsys.readouterr().err.splitlines()  # one line, or a first one for the rank that was seen first
     assert len(told) <= 2 and told[-1] == f"{place}. If no rank answers, stop the cell."
-    assert f"R{place[1:]}: Python cannot interrupt that. The course's Communicator" in str(caught.value)
+    assert f"R{place[1:]}: Python cannot interrupt that. A call of the course's Communicator" in str(caught.value)
     four.restart(rerun=True)
     said = capsys.readouterr().out
     assert "Run again: cell [2], cell [3], cell [4]. Not run again" in said and said.endswith("variables: cell [5].\n")

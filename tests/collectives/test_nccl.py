@@ -190,7 +190,7 @@ def test_fewer_gpus_than_ranks_no_nccl_and_no_driver(ranks):
     assert (
         errors(ranks.run("fake_cupy.install(gpus=2)\ninit('nccl')"))
         == [
-            "init(backend='nccl') needs one GPU a rank: ranks 0–7 run on a machine where CuPy sees 2. "
+            "init(backend='nccl') needs one GPU per rank: ranks 0–7 run on a machine where CuPy sees 2. "
             "Start as many ranks as there are GPUs. Without GPUs, init() returns a communicator over MPI."
         ]
         * 8

@@ -194,7 +194,7 @@ FAULTS = {
     ),
     "a receive buffer of the wrong size": (
         "comm.Allgather(np.ones((2, 3)), np.empty(6))",
-        ["ValueError", "recvbuf has 6 elements (shape (6,)), expected 48", "8 ranks send as much each"],
+        ["ValueError", "recvbuf has 6 elements (shape (6,)), expected 48", "8 ranks each send that many"],
     ),
     "a part of the wrong size": (
         "comm.Reduce_scatter(np.ones(16), np.empty(16))",
@@ -215,11 +215,11 @@ FAULTS = {
     ),
     "parts that are too large": (
         "comm.Scatter(np.ones(16), np.ones(3), root=rank)",
-        ["ValueError", "recvbuf has 3 elements", "expected 2", "8 ranks get as much each"],
+        ["ValueError", "recvbuf has 3 elements", "expected 2", "8 ranks each get the same number"],
     ),
     "a whole that is too small": (
         "comm.Gather(np.ones(2), np.ones(15), root=rank)",
-        ["ValueError", "recvbuf has 15 elements", "expected 16", "8 ranks send as much each"],
+        ["ValueError", "recvbuf has 15 elements", "expected 16", "8 ranks each send that many"],
     ),
     "one rank does not start": (
         "out = np.empty(4)\nif rank != 3:\n    comm.Iallreduce(np.ones(4), out).Wait()",

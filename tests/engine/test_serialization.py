@@ -54,7 +54,7 @@ def test_an_array_is_sent_as_it_was_when_the_function_returned():
 
 def test_what_has_no_form_is_refused_and_not_sent_as_bytes():
     for write in (serialization.dumps, serialization.parts):
-        with pytest.raises(TypeError, match="ndarray has no form as JSON"):
+        with pytest.raises(TypeError, match="ndarray cannot be written as JSON"):
             write({"outputs": [np.zeros(3)]})
 
 
@@ -94,7 +94,7 @@ COLLIDING = {
 def test_a_dict_whose_keys_were_chosen_to_meet_takes_no_time(kind):
     began = time.process_time()
     found = serialization.decode({"dict": [[key, 0] for key in COLLIDING[kind]]})
-    assert time.process_time() - began < 2 and "20,000 keys, more than 100 of which are no texts" in repr(found)
+    assert time.process_time() - began < 2 and "20,000 keys, more than 100 of which are not strings" in repr(found)
 
 
 EMPTY = {"array": "", "dtype": "<f8", "layout": "C"}

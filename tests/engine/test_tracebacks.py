@@ -34,7 +34,7 @@ def test_ranks_that_fail_in_the_same_line_with_other_numbers_share_it(eight):
 def test_one_of_pythons_own_functions_that_has_become_a_number_is_named(eight):
     for source in ("sum = 3\nmax = 4", "sum([1, 2])"):
         found = errors(eight, source)
-    assert all("Some cell has assigned to max, sum. `del max, sum` restores Python's own meaning" in error["message"] for error in found)
+    assert all("A cell has assigned to max, sum. `del max, sum` restores Python's own meaning" in error["message"] for error in found)
     assert errors(eight, "del max, sum\nassert sum([1, 2]) == 3") == [None] * 8
     (error, *_) = errors(eight, "3()")
     assert error["message"] == "'int' object is not callable"
@@ -75,8 +75,8 @@ HINTS = {
     "exit()": "To leave a function, write return.",
     "def f():\n    quit(1)\nf()": "To leave a function, write return.",
     "import sys\nsys.exit('done')": "To leave a function, write return.",
-    "x = 1\ndef f():\n    x += 1\nf()": "choose another name in it.",
-    "def f():\n    if rank > 9:\n        k = 1\n    return k\nf()": "Some line of this function assigns k, but none has on this rank",
+    "x = 1\ndef f():\n    x += 1\nf()": "choose another name inside it.",
+    "def f():\n    if rank > 9:\n        k = 1\n    return k\nf()": "A line of this function assigns k, but no such line has run",
     "import numpy as np\nB = comm.Bcast(np.ones(2))\nnp.ones((2, 2)) @ B": "A collective returns nothing",
     "import numpy as np\nfor part in comm.Barrier():\n    pass": "A collective returns nothing",
     "comm.Barrier().T": "A collective returns nothing",

@@ -55,12 +55,12 @@ def test_what_a_stage_is_not_meant_for_gets_a_sentence():
     tokens = np.zeros((2, 5), int)
     out = first.forward(0, tokens, None)
     for said, call in (
-        ("micro-batch 0 has already gone forward", lambda: first.forward(0, tokens, None)),
+        ("micro-batch 0 has already been through forward", lambda: first.forward(0, tokens, None)),
         ("on the first rank x is the tokens of micro-batch 1", lambda: first.forward(1, out, None)),
         ("the tokens of micro-batch 1, whole numbers; got \\(array", lambda: first.forward(1, (tokens, tokens), None)),
         (r"\(batch, positions, 8\), float64; got an array of shape \(2, 5\)", lambda: last.forward(0, tokens, tokens)),
         (r"got an array of shape \(2, 5, 8\), float32", lambda: last.forward(0, out.astype(np.float32), tokens)),
-        ("micro-batch 4 has not gone forward, or has already gone backward; in flight: 0", lambda: first.backward(4, out)),
+        ("micro-batch 4 has not been through forward, or has already been through backward; in flight: 0", lambda: first.backward(4, out)),
         (r"must have shape \(2, 5, 8\), like its output; got an array of shape \(2, 5\)", lambda: first.backward(0, tokens)),
     ):
         with pytest.raises(ValueError, match=said):

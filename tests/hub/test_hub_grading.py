@@ -159,8 +159,8 @@ def test_forged_hand_ins_are_not_collected(hub, graded):
         )
     for name, said in {
         "unreadable": "cannot be opened: Permission denied",
-        "pipe": "is not a regular file of the student's alone",
-        "folder": "is not a regular file of the student's alone",
+        "pipe": "is not a regular file that is the student's alone",
+        "folder": "is not a regular file that is the student's alone",
         "huge": "is larger than",
         "deep": "cannot be opened: No such file",
         "link": "cannot be opened: Too many levels of symbolic links",

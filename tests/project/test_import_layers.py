@@ -126,11 +126,8 @@ def test_importing_the_engine_starts_nothing():
 
 def test_what_ranks_import_of_the_checks_loads_nothing_of_the_notebooks_side():
     """Otherwise a rank holds megabytes before it is measured, and a right answer loses points."""
-    modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for name in ("on_ranks", "reference", "file_tracer")
-        for path in (ROOT / "course_lib" / "check").rglob(f"{name}.py")
-    ]
+    files = [path for name in ("on_ranks", "reference", "file_tracer") for path in (ROOT / "course_lib" / "check").rglob(f"{name}.py")]
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files]
     assert len(modules) > 6
-    program = f"import sys, importlib\n[importlib.import_module(name) for name in {modules}]\nprint([m for m in sys.modules if m.startswith('course_lib.cluster')])"
+    program = f"import {', '.join(modules)}, sys\nprint([name for name in sys.modules if name.startswith('course_lib.cluster')])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -64,8 +64,8 @@ def test_what_is_assumed_is_fitted_anew_with_another_figure(monkeypatch):
     monkeypatch.setattr(reference_data, "ASSUMED_FIELDS", ("stream",))
     found = dict((name, errors) for name, *errors in reference_data.sensitivity())
     assert list(found) == [
-        "stream less a tenth",
-        "stream more a tenth",
+        "stream a tenth less",
+        "stream a tenth more",
         *(n for n in found if n.split()[0] in ("NVLink", "InfiniBand", "latencies")),
     ]
     slower = replace(A100_DEVICE, stream=0.9 * A100_DEVICE.stream)
@@ -73,7 +73,7 @@ def test_what_is_assumed_is_fitted_anew_with_another_figure(monkeypatch):
     assert matrix > A100_DEVICE.matrix and overhead != STEP_OVERHEAD_SECONDS, "what streams take longer, matrix products make up for"
     place = Cluster(replace(slower, matrix=matrix), 64, overhead=overhead)
     errors = [abs(simulate(m.model, place, m.configuration, keep=False).seconds / m.seconds - 1) for m in reference_data.MEASURED[2:]]
-    assert found["stream less a tenth"] == pytest.approx([sum(errors) / 2, max(errors)])
+    assert found["stream a tenth less"] == pytest.approx([sum(errors) / 2, max(errors)])
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_the_search_finds_what_trying_all_finds():
 BAD = {
     "7 × 1 × 1 are 7 devices, but the cluster has 8": dict(tensor=7),
     "tensor=3 does not divide a node of 8: some of its groups would span two nodes": dict(tensor=3, data=8),
-    "tensor=16 is more than a node of 8": dict(tensor=16),
+    "tensor=16 does not fit in a node of 8": dict(tensor=16),
     "pipeline × interleave=3 does not divide 8, the layers": dict(pipeline=3),
     "does not divide 32, the batch": dict(tensor=1, data=8, micro_batch=5),
     "interleave needs a pipeline": dict(data=8, interleave=2),

@@ -51,10 +51,10 @@ def all_machines_taken(slurm):
         ("-D /tmp", "where the notebook is"),
         ("-Mother", "SLURM_CLUSTERS"),
         ("--mpi=none", "the course starts the ranks"),
-        ("-J mine", "finds its job again"),
+        ("-J mine", "finds its job by its name"),
         ("--output=x", "reads what the ranks write"),
         ("--quiet", "reads what srun says"),
-        ("-On3", "-On3 is several options; write each by itself"),
+        ("-On3", "-On3 is several options; write each separately"),
         ("-vKn3", "several options"),
         ("-Oe/tmp/x", "several options"),
         ('--nodes="2', "No closing quotation"),
@@ -81,9 +81,9 @@ def test_what_slurm_refuses_is_said(slurm):
 def test_what_will_never_begin_is_said(no_job, slurm):
     kernel = program(slurm, options="--nodes=7")
     try:
-        while "waits in the queue" not in (said := kernel.stdout.readline()):
+        while "waiting in the queue" not in (said := kernel.stdout.readline()):
             assert said
-        assert "With these options it will never begin" in said, said
+        assert "With these options it will never start" in said, said
     finally:
         kernel.terminate()
         kernel.wait()
@@ -114,7 +114,7 @@ def test_the_queue_is_shown_and_an_interrupt_leaves_it(no_job, slurm, capfd, mon
     with all_machines_taken(slurm), pytest.raises(KeyboardInterrupt):
         Ranks(4, slurm=OPTIONS)
     shown = capfd.readouterr().out
-    assert "waits in the queue since" in shown and "(Resources)" in shown
+    assert "waiting in the queue since" in shown and "(Resources)" in shown
     assert wait_until(lambda: not of_course(slurm), 20)
 
 
@@ -176,7 +176,9 @@ def test_what_squeue_says_is_shown(tmp_path, monkeypatch, capfd):
     done = subprocess.CompletedProcess([], 0, "12|PENDING|Priority|2026-11-20T14:03:00|2026-11-20T15:00:00\n", "")
     monkeypatch.setattr(slurm.subprocess, "run", lambda *words, **options: done)
     waiting = slurm.Allocation(4, tmp_path, None, None, "course-x")
-    said = "Slurm job 12 waits in the queue since 2026-11-20 14:03:00 (Priority); Slurm expects it to begin at 2026-11-20 15:00:00"
+    said = (
+        "Slurm job 12 has been waiting in the queue since 2026-11-20 14:03:00 (Priority); Slurm expects it to begin at 2026-11-20 15:00:00"
+    )
     assert waiting.waits() == said
     waiting.show(said)
     waiting.show(said.replace("15:00:00", "15:00:02"))  # it guesses anew all the time
@@ -224,7 +226,7 @@ def test_ranks_that_did_not_begin_are_named(tmp_path):
         (tmp_path / f"rank-{rank}").write_text("n1")
     (tmp_path / "ready-0").touch()
     said = slurm.Allocation(5, tmp_path, None, None).missing()
-    assert "ranks 2, 4 did not begin; the others are on n1." in said and "ranks 1, 3 (n1) began, and did not get ready" in said
+    assert "ranks 2, 4 did not start; the others are on n1." in said and "ranks 1, 3 (n1) started, but did not get ready" in said
 
 
 def test_machines_that_cannot_be_connected_say_why(no_job, slurm, monkeypatch, tmp_path):
@@ -241,6 +243,6 @@ def test_a_rank_that_does_not_come_is_named(no_job, slurm, monkeypatch, tmp_path
     (tmp_path / "sitecustomize.py").write_text("import os, time\nif os.environ.get('SLURM_PROCID') == '3':\n    time.sleep(300)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(startup, "SLURM_LIMIT", 20.0)
-    with pytest.raises(StartError, match=r"rank 3 did not begin; the others are on n1, n2"):
+    with pytest.raises(StartError, match=r"rank 3 did not start; the others are on n1, n2"):
         Ranks(4, slurm=OPTIONS)
     assert wait_until(lambda: not of_course(slurm), 30)

@@ -62,7 +62,7 @@ def test_a_job_that_is_cancelled_while_nothing_runs_is_said_at_the_next_cell(own
 @pytest.mark.slow
 def test_time_that_is_over_is_said(own, slurm):
     ranks = own(4, "--nodes=2 --time=1 --overcommit")
-    with pytest.raises(RanksGone, match=r"The allocation's time is over. Ask for more"):
+    with pytest.raises(RanksGone, match=r"The allocation's time has run out. Ask for more"):
         ranks.run("time.sleep(200)")
 
 
@@ -191,7 +191,7 @@ def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(no_job, slurm, 
 @pytest.mark.parametrize(
     "log, words",
     [
-        ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20T15:00:00 DUE TO TIME LIMIT ***", "time is over"),
+        ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20T15:00:00 DUE TO TIME LIMIT ***", "time has run out"),
         ("srun: error: Node failure on n[2-3]\nsrun: Force Terminated job 5", "has failed: n[2-3], and ranks 4–7 went with it."),
         ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20 ***\nsrun: error: n2: tasks 4-7: Terminated", "It was cancelled"),
         (

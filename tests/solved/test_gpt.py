@@ -221,7 +221,7 @@ BAD = {
     "no such text": (["--text", "nowhere"], "there is no nowhere to read text from"),
     "nothing to go on from": (["--resume"], "there is no checkpoint in"),
     "no width": (["--width", "0"], "width must be at least 1; got 0"),
-    "no end of a rate": (["--lr", "inf"], "lr must be a number from 1e-12 upwards; got inf"),
+    "no end of a rate": (["--lr", "inf"], "lr must be a number of at least 1e-12; got inf"),
     "a name that is too long": (["--text", "x" * 300], "File name too long"),
     "a name of any bytes": (["--text", "n\udcff"], "to read text from"),
     "too short a text": (["--text", os.devnull], "there is no text in"),
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_is_damaged_or_of_another_model_is_left_as_it_is(funct
     notes = out / "run.json"
     notes.write_text(notes.read_text().replace('"width": 32', '"width": 64'))
     other = gpt(2, "--steps", "4", "--resume", "--width", "64", functions=functions, out=out)
-    assert other.returncode != 0 and "the checkpoint is of another model: parameters/" in other.stderr
+    assert other.returncode != 0 and "the checkpoint is from another model: parameters/" in other.stderr
     notes.write_text(notes.read_text().replace('"width": 64', '"width": 32'))
     assert before == {path: path.read_bytes() for path in (out / "checkpoint").iterdir()}
     path = out / "checkpoint" / "2-1.safetensors"

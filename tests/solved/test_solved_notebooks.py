@@ -82,7 +82,7 @@ def test_a_gpt_says_which_notebook_is_not_finished(solved):
     said = found.pop("train-and-write")
     assert "copy_to_group is missing. Finish the notebook 21_tensor_parallel" in said and "copy_to_gruop: a misspelling?" in said
     after = ["draw-the-loss", "train-on-other-grids", "draw-the-losses", "draw-the-bytes", "draw-the-memory"]
-    assert list(found) == after and all(text.startswith("No training has ended yet") for text in found.values())
+    assert list(found) == after and all(text.startswith("No training has finished yet") for text in found.values())
 
 
 @pytest.mark.slow

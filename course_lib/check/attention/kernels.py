@@ -182,7 +182,7 @@ class MergeAndZigzagCheck(Check):
         """
         *lead, rows, d, first, second = self.sizes(axes + 4, 2, 9)
         rows += 4 * unseen
-        self.case = f"scores of up to {magnitude:g}, {np.dtype(dtype)}, out of shape {(*lead, rows, d)}"
+        self.case = f"scores of up to {magnitude:g}, {np.dtype(dtype)}, an output of shape {(*lead, rows, d)}"
         self.case += ", and rows that see nothing on one side" if unseen else ""
         v, offsets = self.random.standard_normal((*lead, first + second, d)), self.random.uniform(-magnitude, magnitude, (*lead, rows, 2))
         near = self.random.random((*lead, rows)) < 0.7
@@ -211,7 +211,7 @@ class MergeAndZigzagCheck(Check):
             self.ranks.call(call_merge, [dict(zip(MERGE_ARGUMENTS, given, strict=True))] * 4, show=self.show)
         ):
             for name, array, before in zip(MERGE_ARGUMENTS, after, given, strict=True):
-                self._equal(array, before, name=f"{name}, after the call,", rank=r, cause="an operation in place, such as out *= ...")
+                self._equal(array, before, name=f"{name}, after the call,", rank=r, cause="an in-place operation, such as out *= ...")
             got = self.tuple(answer, 2, name="merge", rank=r)
             cause = "exp of large numbers without subtracting the maximum; weights not divided by their sum; or one maximum over all rows"
             known = ({}, {}) if unseen else (mistakes, larger)
@@ -269,6 +269,6 @@ class MergeAndZigzagCheck(Check):
                 shown = f"; got {[int(c) for c in got]}, expected {right}" if self.show else ""
                 if [int(c) for c in got] != right:
                     self.fail(
-                        f"zigzag does not give rank {r} the chunks that the docstring says{shown}",
+                        f"zigzag does not give rank {r} the chunks that the docstring specifies{shown}",
                         "the lower half goes to the ranks in order",
                     )

@@ -79,7 +79,7 @@ class RingAttentionCheck(Check):
         half, batch = (1, 1) if smallest else (half, batch)
         d += 1
         n_groups, count = -(-4 // size), 2 * half
-        self.case = f"groups of {size}, {count} positions a rank, batch {batch}, {heads} heads, d {d}, {np.dtype(dtype)}"
+        self.case = f"groups of {size}, {count} positions per rank, batch {batch}, {heads} heads, d {d}, {np.dtype(dtype)}"
         offset = (1e4 if dtype is np.float64 else 120.0) if large else 0.0
         self.case += f", scores of up to {offset:g}" if large else ""
         sizes = [min(size, 4 - g * size) for g in range(n_groups)]
@@ -129,9 +129,9 @@ class RingAttentionCheck(Check):
         want, scales = _reference_layers(group, at[None, :] <= at[:, None], layers)
         names = ["the output", "dq", "dk", "dv"] if backward else ["the output"]
         causes = [
-            "positions of other keys than those the rank holds at that step; or an error in merge (see its own check)",
+            "positions of keys other than those that the rank holds at that step; or an error in merge (see its own check)",
             "out and lse of one block instead of all keys; or the K and V left over from the forward pass, mistaken for this rank's own",
-            *2 * ["K and V of another step than dK and dV, or dK and dV that are not passed on one last time at the end"],
+            *2 * ["K and V of a different step from dK and dV, or dK and dV that are not passed on one last time at the end"],
         ]
         for i, name in enumerate(names):
             parts = np.split(want[i], len(positions), axis=2)

@@ -94,7 +94,7 @@ class CheckpointCheck(GroupCheck):
     def full(self) -> CheckpointCheck:
         """Check saves on a full disk: the previous checkpoint stays intact, save raises, and with enough space it does not."""
         groups = self.groups(4)
-        self.case, places, (group,) = f"{self.describe_groups(groups, np.float64)}, a disk full", self.colors_and_keys(groups), groups
+        self.case, places, (group,) = f"{self.describe_groups(groups, np.float64)}, a full disk", self.colors_and_keys(groups), groups
         shards, late = disk.draw_shards(self.random, groups), disk.draw_shards(self.random, groups, large=True)
         old = 7, [shards[r] for r in group]
         base = disk.checkpoint_files(*old)
@@ -181,7 +181,7 @@ class CheckpointCheck(GroupCheck):
                         "one rank that checks the index for all",
                     )
             else:
-                self.fail(f"load took a checkpoint whose {name} {what}, and gave {answers[0]!r}", "an except that hides the error")
+                self.fail(f"load accepted a checkpoint whose {name} {what}, and gave {answers[0]!r}", "an except that hides the error")
         return self._clean_up()
 
     def _check_writes(self, answers: list, shards: list, group: list[int]) -> set[str]:
@@ -220,7 +220,7 @@ class CheckpointCheck(GroupCheck):
             came = ", ".join(map(str, got)) if isinstance(got, dict) else type(got).__name__
             self.fail(f"load on rank {rank} must give a dict with {', '.join(want)}; got {came}")
         for name, array in want.items():
-            cause = f"parts of another number of ranks than {n}: with c rounded up, rank r has the numbers from r * c to (r + 1) * c"
+            cause = f"parts for a number of ranks other than {n}: with c rounded up, rank r has the numbers from r * c to (r + 1) * c"
             self.array(got[name], array, name=f"the part of {name!r}", rank=rank, cause=cause, dtype=bool(array.size))
 
     def _slow_places(self, size: int) -> list[int | None]:

@@ -42,7 +42,7 @@ def check_every_state(
                 check.fail(f"rank {group[i]} writes {theirs}, the file of rank {group[other]}", "one rank that writes for the others")
             lost = other != i and theirs in now[i] and theirs not in files  # a file of this name left by an earlier save
             if lost and theirs in now[other] and not np.array_equal(now[other][theirs], base.get(theirs)):
-                cause = "a list of files to keep that has this rank's own file only: all ranks share the folder"
+                cause = "a list of files to keep that contains only this rank's own file: all ranks share the folder"
                 check.fail(f"rank {group[i]} removes {theirs}, which rank {group[other]} has just written", cause)
         if reached and stamp.get(name) != stamps[i]:
             check.fail(f"{name} changes after the index lists it", "a file that is written again, or renamed too late")
@@ -75,12 +75,12 @@ def check_files(check: Check, files: disk.Files, want: Checkpoint, other: Checkp
         step, found = disk.read_checkpoint(files)
     except disk.DamagedCheckpoint as broken:
         cause = "an index that is written before all ranks have written their files, or written in place; or old files removed too soon"
-        cause = "the lengths of one rank only, or in another order" if "the lengths" in str(broken) else cause
+        cause = "the lengths of one rank only, or in the wrong order" if "the lengths" in str(broken) else cause
         check.fail(f"{when}, the disk holds no complete checkpoint: {broken}", cause)
     for right, (number, parts) in ((True, want), *([(False, other)] if isinstance(other, tuple) else [])):
         if step == number and len(found) == len(parts) and all(_same_tensors(*both) for both in zip(found, parts, strict=True)):
             return right
-    cause = "parts of another step or rank, or of another dtype"
+    cause = "parts of the wrong step or rank, or of the wrong dtype"
     check.fail(f"{when}, the checkpoint on the disk (step {step}, {len(found)} ranks) is not the one that was saved", cause)
     return False
 

@@ -190,7 +190,7 @@ class FileTracer:
         name = self._name(path) or (os.path.basename(os.fsdecode(path)) if far else None)
         if onto and name is None:
             self._report(
-                f"renamed a file of another folder to {INDEX_FILE}",
+                f"renamed a file from another folder to {INDEX_FILE}",
                 "a temporary file elsewhere, perhaps on another disk; write it in the same folder",
             )
         if name is None:
@@ -213,7 +213,7 @@ class FileTracer:
         while frame is not None and not is_student_code(frame.f_code):
             frame = frame.f_back
         if frame is None or frame.f_trace != self._trace_line or not frame.f_trace_lines:
-            self._report("accessed files where its lines cannot be traced", "a thread; write the files in save itself")
+            self._report("accessed files outside the lines that the check can trace", "a thread; write the files in save itself")
 
     def _before_write(self) -> None:
         if self.dies < 0 or self._dead:

@@ -211,7 +211,7 @@ class FolderObserver:
             self.check.fail(f"save on rank {rank} wrote {INDEX_FILE} in place", IN_PLACE_WRITE_CAUSE)
         if event.mask & fs.IN_MOVED_TO and (rank, event.cookie) not in moved:
             cause = "a temporary file elsewhere, perhaps on another disk; write it in the same folder"
-            self.check.fail(f"save on rank {rank} renamed a file of another folder to {INDEX_FILE}", cause)
+            self.check.fail(f"save on rank {rank} renamed a file from another folder to {INDEX_FILE}", cause)
         told.add(rank)  # also by a hard link, where no index existed
 
     def _events_of(self, rank: int) -> list[fs.InotifyEvent]:

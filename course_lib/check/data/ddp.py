@@ -195,13 +195,13 @@ class DdpCheck(Check):
             sums = [sum(each) for each in zip(*own, strict=True)]
             for r, (_, grads) in enumerate(answers):
                 if any(getattr(g, "dtype", None) != dtype for g in grads[:-2]) or any(g is not None for g in grads[-2:]):
-                    self.fail(f"rank {r} has gradients of another dtype, or a gradient for the unused layer", "np.empty without dtype=")
+                    self.fail(f"rank {r} has gradients of the wrong dtype, or a gradient for the unused layer", "np.empty without dtype=")
                 self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause="gradients that are exchanged twice")
                 wants = sums[:-2]
                 share = min(max(_gradient_scale(grads, wants), 1e-3), 10.0)
                 for i, want in enumerate(wants):
                     cause = "gradients that are not averaged over all ranks, or not computed by the model's own backward"
-                    name, want = f"gradient {i}, changed at the gates,", (want * share).astype(dtype)
+                    name, want = f"gradient {i}, scaled during the step,", (want * share).astype(dtype)
                     self.array(grads[i], want, name=name, rank=r, rtol=rtol, scale=3.0 * share, cause=cause)
         self.ranks.call(restore_comm)
 

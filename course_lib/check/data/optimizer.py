@@ -91,7 +91,7 @@ class OptimizerCheck(Check):
             mine = sorted(orders[0])
             whole = len(set(mine)) == part and all(sorted(order) == mine for order in orders)
             if not whole or any(a in (b, b[::-1]) for a, b in combinations([*orders, mine], 2)):
-                self.fail(f"rank {r}: an epoch is not a new shuffle of the rank's part", "no shuffle, or another part in each epoch")
+                self.fail(f"rank {r}: an epoch is not a new shuffle of the rank's part", "no shuffle, or a different part in each epoch")
             neighbours = [set(pairwise(order)) for order in orders]
             if part > 6 and any(len(a & b) > 0.7 * part for a, b in combinations(neighbours, 2)):
                 self.fail(f"rank {r}: an epoch repeats most of another epoch's order", "an order that is drawn once and then rotated")
@@ -111,7 +111,7 @@ class OptimizerCheck(Check):
         for r, got in enumerate(answers[:size]):
             for i, (array, want) in enumerate(zip(got, values[root], strict=True)):
                 known = {f"that of rank {k}": each[i] for k, each in enumerate(values) if k != root}
-                cause = "another root, or a parameter that is left out"
+                cause = "the wrong root, or a parameter that is left out"
                 self.array(array, want, name=f"parameter {i}", rank=r, cause=cause, instead=known)
 
     def optimizer(self, size: int, kind: str, dtype=np.float64, count: int = 4) -> None:

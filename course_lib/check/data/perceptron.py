@@ -57,7 +57,7 @@ class PerceptronCheck(Check):
         x, y, rtol = normal((batch, dims[0])).astype(dtype), self.random.integers(0, dims[-1], batch), float(8192 * np.finfo(dtype).eps)
         shapes, logits, grads, same = self.ranks.call(run_mlp, dict(dims=list(dims), weights=weights, x=x, y=y), show=self.show)[0]
         if [tuple(s) for s in shapes] != [w.shape for w in weights]:
-            cause = "biases, a layer too many, or layers that are not in a list"
+            cause = "biases, one layer too many, or layers that are not in a list"
             self.fail(f"parameters of shapes {shapes} were drawn, expected {[w.shape for w in weights]}", cause)
         if not same:
             cause = "random= or dtype= not passed on to Linear"
@@ -66,8 +66,8 @@ class PerceptronCheck(Check):
         for i, w in enumerate(weights):
             outputs.append(outputs[-1] @ w if i == len(weights) - 1 else np.tanh(outputs[-1] @ w))
             linear = linear @ w
-        cause = "a tanh too many (after the last layer) or too few"
-        known = {"the result with another tanh after the last layer": np.tanh(outputs[-1]), "the result without any tanh": linear}
+        cause = "one tanh too many (after the last layer) or too few"
+        known = {"the result with one more tanh after the last layer": np.tanh(outputs[-1]), "the result without any tanh": linear}
         self.array(logits, outputs[-1], name="the logits", rank=0, rtol=rtol, cause=cause, instead=known)
         grad = softmax_loss(logits, y)[1].astype(dtype)
         for i in reversed(range(len(weights))):
@@ -122,19 +122,19 @@ class PerceptronCheck(Check):
             return lr * (1 - 0.7 * step / (steps - 1))
 
         known = {
-            "what a rate gives that falls with step / steps; the last of n steps is number n - 1": losses_with(
+            "the result of a rate that falls with step / steps; the last of n steps is number n - 1": losses_with(
                 lambda s: lr * (1 - 0.7 * s / steps)
             ),
-            "what a rate gives that is one step ahead": losses_with(lambda s: lr * (1 - 0.7 * (s + 1) / steps)),
-            "what a rate gives that restarts in each epoch": losses_with(
+            "the result of a rate that is one step ahead": losses_with(lambda s: lr * (1 - 0.7 * (s + 1) / steps)),
+            "the result of a rate that restarts in each epoch": losses_with(
                 lambda s: lr * (1 - 0.7 * (s % (steps // epochs)) / max(steps // epochs - 1, 1))
             ),
-            "what a rate gives that is computed from the previous step's rate, not from lr": losses_with(
+            "the result of a rate that is computed from the previous step's rate, not from lr": losses_with(
                 lambda s: lr * np.prod([right(k) / lr for k in range(s + 1)])
             ),
-            "what a constant rate gives": losses_with(lambda s: lr),
-            "what a rate gives that falls to 0.7 of lr, or to 0": losses_with(lambda s: lr * (1 - s / (steps - 1))),
-            "what gradients give that are never reset": losses_with(right, 1.0),
+            "the result of a constant rate": losses_with(lambda s: lr),
+            "the result of a rate that falls to 0.7 of lr, or to 0": losses_with(lambda s: lr * (1 - s / (steps - 1))),
+            "the result of gradients that are never reset": losses_with(right, 1.0),
         }
         want, last = losses_with(right)
         if isinstance(losses, list) and len(losses) != steps:

@@ -153,7 +153,8 @@ class ExpertsCheck(MoeLayerCheck):
                 "what results when expert e is on rank e % n": slots[me::size],
             }
             cause = (
-                "rank r has the experts from r * experts / n on; an expert's slots start with those of rank 0; slot 0 is valid, -1 is none"
+                "rank r has the experts from r * experts / n on; an expert's slots start with those of rank 0; "
+                "slot 0 is valid, -1 means none"
             )
             name = "what dispatch returns"
             self.array(out, slots[mine], name=name, rank=r, instead={k: v for k, v in known.items() if v.shape == out.shape}, cause=cause)

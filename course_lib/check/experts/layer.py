@@ -83,7 +83,7 @@ class MoeLayerCheck(Check):
         """Fail if the layer cannot continue with this route; the outputs show whether it is the right one."""
         for name, array, low, high in (("expert", expert, 0, experts), ("place", place, -1, capacity)):
             if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype.kind not in "iu":
-                self.fail(f"Route.{name} on rank {r} must hold integers, in the shape {shape}")
+                self.fail(f"Route.{name} on rank {r} must hold integers and have the shape {shape}")
             if array.min() < low or array.max() >= high:
                 self.fail(f"Route.{name} on rank {r} has a number that is not a valid {'expert' if low == 0 else 'slot'}")
         for name, got, want in zip(("experts", "capacity"), numbers, (experts, capacity), strict=True):

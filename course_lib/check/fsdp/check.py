@@ -322,7 +322,7 @@ class FsdpCheck(GroupCheck):
             self.fail(f"the gradient of {name} on rank {r} in {when} is None", "gradients that are never reduced")
         else:
             known = {"the sum over the ranks, not the mean": n * grads[i], "the mean, divided by the number of ranks again": grads[i] / n}
-            cause = "gradients of some micro-batches only, of one rank only, or at another place in the flat array"
+            cause = "gradients of some micro-batches only, of one rank only, or in the wrong place in the flat array"
             instead = known if n > 1 else None
             called = f"the gradient of {name} in {when}"
             self.array(

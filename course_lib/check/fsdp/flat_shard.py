@@ -251,7 +251,7 @@ class FlatShardCheck(GroupCheck):
                 known = {"the sum over the ranks, not the mean": (before + n * mean)[i]} if n > 1 else {}
                 known |= {"this mean alone, not added to the previous gradient": mean[i]} if turn else {}
                 name, scale = f"shard.grad after reduce number {turn + 1}", max(1.0, float(np.abs(want).max(initial=0)))
-                cause = "a gradient at another place in the flat array; or a second gradient that is None"
+                cause = "a gradient in the wrong place in the flat array; or a second gradient that is None"
                 self.array(got, want, name=name, rank=r, rtol=RTOL_BY_DTYPE[want.dtype], scale=scale, instead=known, cause=cause)
                 if not all(gone):
                     self.fail(f"after reduce, a p.grad is not None on rank {r}", "gradients that are kept, and so reduced a second time")

@@ -147,7 +147,7 @@ class PipelineCheck(GroupCheck):
                 grad = stage.backward(k, grad * change[f"B{k}"])
         for i, r in enumerate(group):
             for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
-                self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
+                self._gradient(got, p.grad, f"the gradient of {name}, scaled during the step,", r, count, rtol)
             met = sum(map(len, concurrent_work(self.function, n, i, count)))
             self._sent(r, i, n, count, model.message, GATE_MESSAGE_BYTES * met)
 
@@ -157,7 +157,7 @@ class PipelineCheck(GroupCheck):
             cause = "a result that is sent only after the next piece of work has begun"
             self.fail(f"a rank continues before it has sent its last result ({error.short})", cause)
         if "TooLate" in error.short:
-            self.fail(f"a rank has sent more than it should have computed by then ({error.short})", "pieces of work in another order")
+            self.fail(f"a rank has sent more than it should have computed by then ({error.short})", "pieces of work in the wrong order")
         if "Deadlock" in error.short:
             cause = "a Barrier, a receive that is placed before another piece of work, or a result that is not sent at once"
             self.fail(f"a rank waits for more than its next piece of work needs, or for a message that nobody sends ({error.short})", cause)
@@ -253,7 +253,7 @@ class PipelineCheck(GroupCheck):
 
     def _gradient(self, got: object, want: np.ndarray, name: str, r: int, count: int, rtol: float, times: int = 1) -> None:
         if got is None:
-            self.fail(f"{name} on rank {r} is None", "a micro-batch that never goes backward")
+            self.fail(f"{name} on rank {r} is None", "a micro-batch that never goes through backward")
         known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
         known |= {"that of the last step alone; a step must add to the existing gradients": want / times} if times > 1 else {}
         cause = "activations and gradients of different micro-batches combined, or some left out; or an array changed before its Wait"

@@ -117,7 +117,7 @@ class OperatorCheck(GroupCheck):
         """Draw arrays for forward and for backward."""
         positions = _all_gather in OPERATOR_RULES[name]
         shape = tuple(self.sizes(3 if positions else NDIM_BY_GROUP_SIZE[len(groups[0])], 2, 7))
-        self.case = f"{self.describe_groups(groups, dtype)}, {'x'.join(map(str, shape))} numbers a rank"
+        self.case = f"{self.describe_groups(groups, dtype)}, {'x'.join(map(str, shape))} numbers per rank"
         return tuple(self._draw(way, groups, shape, dtype) for way in OPERATOR_RULES[name])
 
     def _operator(self, name: str, size: int, dtype: type, alone: bool) -> None:
@@ -173,7 +173,7 @@ class OperatorCheck(GroupCheck):
                 )
         for r in range(4):
             self.requests_completed(self.ranks.unended[r], r)
-            self.sent(self.ranks.traffic[r], most[r], name=f"{name}, several times,", rank=r, cause="an exchange too many")
+            self.sent(self.ranks.traffic[r], most[r], name=f"{name}, several times,", rank=r, cause="one exchange too many")
         for k, groups in enumerate(groupings):
             self.case = (
                 f"{self.describe_groups(groups, np.float64)}, as {'the first' if not k else 'the second'} of two calls before two backwards"
@@ -211,7 +211,7 @@ class OperatorCheck(GroupCheck):
                 else f"one {'all-reduce' if way is _all_reduce else 'half of an all-reduce'} is enough"
             )
             most = _needed_bytes(way, len(group), arrays[0])
-            self.sent(self.ranks.traffic[r], most, name=name, rank=r, cause=f"an exchange too many: {needed}")
+            self.sent(self.ranks.traffic[r], most, name=name, rank=r, cause=f"one exchange too many: {needed}")
 
 
 def _needed_bytes(way, n: int, array: np.ndarray) -> float:

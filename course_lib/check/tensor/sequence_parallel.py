@@ -72,7 +72,7 @@ class SequenceParallelCheck(BlockCheck):
 
     def _block(self, size: int, heads: int, width: int, dtype: type) -> None:
         groups, (batch, part) = self.groups(size), self.sizes(2, 2, 6)
-        self.case = f"{self.describe_groups(groups, dtype)}, width {width}, {heads} heads, {batch} x {part} tokens a rank"
+        self.case = f"{self.describe_groups(groups, dtype)}, width {width}, {heads} heads, {batch} x {part} tokens per rank"
         drawn = []
         for group in groups:
             x, grad = (self.random.standard_normal((batch, part * len(group), width)).astype(dtype) for _ in range(2))
@@ -87,7 +87,7 @@ class SequenceParallelCheck(BlockCheck):
         for group, one in zip(groups, drawn, strict=True):
             out, grad_x, whole = reference_block(width, heads, one)
             how = dict(rtol=rtol, ranks=group)
-            cause = "a forward that gathers or scatters along another dimension"
+            cause = "a forward that gathers or scatters along the wrong dimension"
             self.distributed([of_ranks[r]["out"] for r in group], sharded(1), out, name="the block's output", cause=cause, **how)
             cause = "a backward of gather_sequence that does not sum over the ranks"
             self.distributed(

@@ -93,7 +93,7 @@ class TensorParallelCheck(BlockCheck):
 
     def _loss(self, size: int, batch: int, tokens: int, part: int, dtype: type, scale: float, frugal: bool) -> None:
         groups, numbers, rtol = self.groups(size), batch * tokens, 1e-9 if dtype is np.float64 else 1e-4
-        self.case = f"{self.describe_groups(groups, dtype)}, {batch} x {tokens} tokens, {part} words a rank"
+        self.case = f"{self.describe_groups(groups, dtype)}, {batch} x {tokens} tokens, {part} words per rank"
         cases: list[list[dict]] = []
         for group in groups:
             both = []

@@ -120,7 +120,7 @@ class ShardCheck(Check):
             outputs = self.ranks.call(forward, [dict(x=x[r], **changes[r]) for r in range(n)], show=self.show)[:size]
             for r, out in enumerate(outputs):
                 known = {"without the bias": x[r] @ w, "the output for the previous step's weights": x[r] @ old[0] + old[1]}
-                cause = "the shards in another order, or the padding not removed"
+                cause = "the shards in the wrong order, or the padding not removed"
                 if np.shape(out)[:1] != x[r].shape[:1]:
                     cause = "samples that are left out or split: a rank has its own samples, and needs the output of each"
                 self.array(out, x[r] @ w + b, name=f"{again}the output", rank=r, cause=cause, rtol=rtol, instead=known)

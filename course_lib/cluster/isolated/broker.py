@@ -153,7 +153,7 @@ class Broker(threading.Thread):
                 self._serve_once()
             except Exception as error:  # such as MemoryError: no one must wait for a broker that has failed
                 for rank in range(len(self.connections)):
-                    self._drop_rank(rank, f"the broker had a {type(error).__name__}")
+                    self._drop_rank(rank, f"the broker failed with {type(error).__name__}")
 
     def unread_bytes(self, rank: int) -> int:
         """Return the bytes on their way from and to a rank: received but not handled, and queued but not sent."""
@@ -188,7 +188,7 @@ class Broker(threading.Thread):
         except ProtocolViolation as broken:
             self._drop_rank(rank, str(broken))
         except Exception as error:  # whatever a rank sends, the broker keeps running
-            self._drop_rank(rank, f"it sent a message that caused a {type(error).__name__}")
+            self._drop_rank(rank, f"it sent a message that the broker could not handle ({type(error).__name__})")
 
     def _frame(self, rank: int) -> Frame | None:
         lengths = self._in[rank].lengths()

@@ -225,7 +225,7 @@ class Coordinator:
         cut = signature[0] in UNEVEN | {REDUCE_SCATTER, IREDUCE_SCATTER}
         said = {"signature": signature, "call": number, "counts": header.get("counts") if cut else None}
         if len(payload) != input_bytes(said, group.index(rank), len(group)):
-            raise ProtocolViolation("it sent an array whose size is not the announced one")
+            raise ProtocolViolation("it sent an array whose size differs from the announced one")
         self._rendezvous.arrive(rank, key, Arrival(said, payload))
         started = header.get("start") is True
         it.calls[number], it.deadlocked_in = PendingOperation(signature[0], group, key, started), None
@@ -271,7 +271,7 @@ class Coordinator:
         if not known or dtype not in DTYPES or count < 0 or not (0 <= tag <= LARGEST_TAG or (tag == WILDCARD and operation == RECV)):
             raise ProtocolViolation("it sent an invalid message")
         if operation == SEND and (len(others) != 1 or len(payload) != count * DTYPES[dtype].itemsize):
-            raise ProtocolViolation("it sent a message whose size is not the announced one")
+            raise ProtocolViolation("it sent a message whose size differs from the announced one")
         self._ranks[rank].calls[number], self._ranks[rank].deadlocked_in = PendingOperation(operation, tuple(others), None), None
         if len(self._ranks[rank].calls) > MAX_PENDING_OPERATIONS:
             raise ProtocolViolation("it has too many messages in flight")

@@ -34,7 +34,7 @@ def input_bytes(call: dict, i: int, n: int) -> int:
     rule, (_, dtype, count, _) = _rule(call), call["signature"]
     if not rule.has_payload:
         if (dtype, count) != (-1, 0):
-            raise ProtocolViolation("it sent data with an operation that has none")
+            raise ProtocolViolation("it sent data with an operation that takes none")
     elif dtype not in DTYPES or count < 0:
         raise ProtocolViolation("it sent data of an unknown dtype")
     return rule.input_bytes(call, i, n)

@@ -63,4 +63,4 @@ def strip_ansi(text: str) -> str:
 
 def _cut(text: str, most: int = MAX_ERROR_CHARACTERS) -> str:
     text = strip_ansi(text)
-    return text if len(text) <= most else text[:most] + " (the rest is cut)"
+    return text if len(text) <= most else text[:most] + " (truncated)"

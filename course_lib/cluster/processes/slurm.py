@@ -30,12 +30,12 @@ HOPELESS_REASONS |= {"AccountNotAllowed", "InvalidAccount", "InvalidQOS", "QOSNo
 SHORT_FLAGS = "EHOsuvX"  # short options of srun without a value, which can therefore be combined in one word
 RESERVED_OPTIONS = {
     **dict.fromkeys(("--ntasks", "-n"), "cluster.start(n) says how many"),
-    **dict.fromkeys(("--job-name", "-J"), "by its name the course finds its job again, to give it back"),
+    **dict.fromkeys(("--job-name", "-J"), "the course finds its job by its name, to end it"),
     **dict.fromkeys(("--export",), "the ranks need this notebook's environment"),
     **dict.fromkeys(("--mpi", "--multi-prog", "--pty", "--kill-on-bad-exit", "-K", "--no-kill", "-k"), "the course starts the ranks"),
     **dict.fromkeys(("--wait", "-W"), "when one rank ends, all do"),
     **dict.fromkeys(("--chdir", "-D"), "the ranks go where the notebook is"),
-    **dict.fromkeys(("--clusters", "-M"), "SLURM_CLUSTERS in the environment says which, to all commands"),
+    **dict.fromkeys(("--clusters", "-M"), "the environment variable SLURM_CLUSTERS chooses it, for all commands"),
     **dict.fromkeys(("--output", "-o", "--error", "-e", "--input", "-i", "--label", "-l"), "the course reads what the ranks write"),
     **dict.fromkeys(("--quiet", "-Q"), "the course reads what srun says"),
     **dict.fromkeys(
@@ -82,11 +82,11 @@ class Allocation(Processes):
             self.runs = True
             return None
         if time.monotonic() < self.asked:
-            return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
+            return self.shown[-1] if self.shown else "Slurm has been asked for an allocation"
         self.asked = time.monotonic() + QUEUE_POLL_SECONDS
         found = run_slurm("squeue", "--noheader", f"--user={os.geteuid()}", f"--name={self.name}", "--format=%i|%T|%r|%V|%S")
         if not found:
-            return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
+            return self.shown[-1] if self.shown else "Slurm has been asked for an allocation"
         job, state, reason, since, begins = (found.splitlines()[0].split("|") + [""] * 5)[:5]
         if state not in ("PENDING", "CONFIGURING"):
             self.runs = True
@@ -95,8 +95,8 @@ class Allocation(Processes):
         guess = "" if begins in ("", "N/A") else f"{EXPECTED_START}{begins.replace('T', ' ')}"
         why = "" if reason in ("", "None") else f" ({reason})"
         if reason in HOPELESS_REASONS:
-            guess = ". With these options it will never begin: stop the cell, and ask for less, or for another partition"
-        return f"Slurm job {job} waits in the queue since {clock}{why}{guess}"
+            guess = ". With these options it will never start: stop the cell, and ask for less, or for another partition"
+        return f"Slurm job {job} has been waiting in the queue since {clock}{why}{guess}"
 
     def show(self, waits: str) -> None:
         """Print what the job waits for if that has changed, apart from the expected start, which Slurm keeps revising."""
@@ -111,10 +111,10 @@ class Allocation(Processes):
         said = []
         if absent := [r for r in range(self.n) if r not in begun]:
             others = f"; the others are on {', '.join(sorted(set(begun.values())))}" if begun else ""
-            said.append(f"{wording.ranks(absent)} did not begin{others}.")
+            said.append(f"{wording.ranks(absent)} did not start{others}.")
         if slow := [r for r in begun if r not in ready]:
             where = ", ".join(sorted({begun[r] for r in slow}))
-            said.append(f"{wording.ranks(slow)} ({where}) began, and did not get ready: is {Path(sys.prefix)} slow to read there?")
+            said.append(f"{wording.ranks(slow)} ({where}) started, but did not get ready: is {Path(sys.prefix)} slow to read there?")
         return " ".join(said)
 
     def forget_keys(self) -> None:
@@ -166,7 +166,7 @@ def parse_options(text: str) -> list[str]:
     for word in words:
         name = word.partition("=")[0]
         if re.fullmatch(f"-(?!v+$)[{SHORT_FLAGS}].+", word):
-            raise ValueError(f"cluster.start(slurm={text!r}): {word} is several options; write each by itself, such as -O -N2.")
+            raise ValueError(f"cluster.start(slurm={text!r}): {word} is several options; write each separately, such as -O -N2.")
         for taken, why in RESERVED_OPTIONS.items():
             if (name[:2] == taken and not name.startswith("--")) or (len(name) > 3 and taken.startswith(name) and len(taken) > 2):
                 raise ValueError(f"cluster.start(slurm={text!r}): {word} cannot be given here; {why}.")

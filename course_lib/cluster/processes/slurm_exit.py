@@ -9,10 +9,10 @@ from course_lib import wording
 from course_lib.engine.processes.slurm import CONTROLLER_ENDED
 
 REASONS = (
-    (r"DUE TO TIME LIMIT", "The allocation's time is over. Ask for more, such as --time=2:00:00."),
+    (r"DUE TO TIME LIMIT", "The allocation's time has run out. Ask for more, such as --time=2:00:00."),
     (r"DUE TO NODE FAILURE|Node failure on (?P<nodes>\S+)", "A machine of the allocation has failed{nodes}."),
     (r"DUE TO PREEMPTION", "Another job has taken the machines: this one was preempted."),
-    (r"oom.kill|Out Of Memory", "Memory ran out: ask for more, such as --mem=16G, or let fewer ranks run on a machine."),
+    (r"oom.kill|Out Of Memory", "Memory ran out: ask for more, such as --mem=16G, or run fewer ranks per machine."),
 )
 CANCELLED = re.compile(r"CANCELLED AT|Force Terminated|Job allocation \d+ has been revoked|forcing job termination", re.IGNORECASE)
 TASK = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
@@ -60,7 +60,7 @@ def exit_message(log: str, machines: dict[int, str], code: int) -> str:
         where = ", ".join(sorted({machines[r] for r in ended if r in machines}))
         return f"The process of {wording.ranks(ended)} on {where} ended before the others. Usual cause: os._exit in a function."
     if task and task["how"].strip().endswith(f"exit code {CONTROLLER_ENDED}"):
-        cause = "It was killed, or memory ran out, or what it wrote last says why:"
+        cause = "It was killed, or memory ran out, or its last output says why:"
         return f"The process that passes cells on to the ranks has ended. {cause}{others}"
     if task:
         how = task["how"].strip()

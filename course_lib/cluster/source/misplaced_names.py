@@ -87,7 +87,9 @@ def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
     if not on_ranks(found[1]):
         title = definitions.cell_of(found[1], on_ranks=False)
         return f". The cell {title!r} defines it: run that first." if title else ""
-    return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') fetches it."
+    return (
+        f". {found[1]} is on the ranks, not in the notebook: is %%px missing at the top of this cell? ranks.pull('{found[1]}') fetches it."
+    )
 
 
 def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
@@ -119,7 +121,7 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
         return f". {name} is in the notebook, not on the ranks. {both}"
     if name in students.EXERCISES and len(ranks) == n:
         return f". {name} is an exercise: run its cell first; after a restart, too."
-    return f". Is it {near[0]}?" if near else ". Has the cell that defines it been run, with %%px on top?"
+    return f". Is it {near[0]}?" if near else ". Has the cell that defines it been run, with %%px at the top?"
 
 
 def _names() -> dict:

@@ -82,7 +82,7 @@ def _only_shows(statement: ast.stmt) -> bool:
 def summary(again: list[ExecutedCell], left_out: list[ExecutedCell]) -> str:
     """Describe in a sentence or two which cells were run again, and which were not."""
     whole = [cell for cell in again if cell.label not in {other.label for other in left_out}]
-    text = f"Run again: {_labels(whole)}." if whole else "No cell was run again: none of them only defined something."
+    text = f"Run again: {_labels(whole)}." if whole else "No cell was run again: all of them do more than define functions and variables."
     if left_out:
         lines = " (their import lines were)" if len(whole) < len(again) else ""
         text += f" Not run again, as they do more than define functions and variables{lines}: {_labels(left_out)}."

@@ -48,7 +48,7 @@ def gpu_transport(everybody: MpiTransport) -> NcclTransport:
         gpus = int(everyone[here[0], 1])
         if gpus < len(here):
             raise RuntimeError(
-                f"init(backend='nccl') needs one GPU a rank: {wording.ranks(here)} run on a machine where CuPy sees {gpus}. "
+                f"init(backend='nccl') needs one GPU per rank: {wording.ranks(here)} run on a machine where CuPy sees {gpus}. "
                 f"Start as many ranks as there are GPUs. {FALLBACK_HINT}"
             )
     before = everyone[: everybody.rank, 0]

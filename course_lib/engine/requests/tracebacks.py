@@ -20,8 +20,8 @@ def _assigned_below(message: str) -> str:
         return ""
     name = found[1]
     return (
-        f". Some line of this function assigns {name}, but none has on this rank: is that line in an `if`, or further down? "
-        f"If you mean the {name} outside the function, choose another name in it."
+        f". A line of this function assigns {name}, but no such line has run on this rank: is it in an `if`, or further down? "
+        f"If you mean the {name} outside the function, choose another name inside it."
     )
 
 
@@ -80,7 +80,7 @@ def describe(error: BaseException) -> dict:
         message = f"{what} is still empty. Replace this line with your answer, and run the cell again."
     message += _HINTS.get(name, lambda message: "")(message)
     if len(message) > MAX_MESSAGE_CHARACTERS:
-        message = f"{message[:MAX_MESSAGE_CHARACTERS]} (the rest is cut)"
+        message = f"{message[:MAX_MESSAGE_CHARACTERS]} (truncated)"
     place = f"{own[-1][0]}, line {own[-1][1]}" if own else "outside the cell"
     kind = [c.__name__ for c in type(error).__mro__]
     return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}
@@ -89,11 +89,11 @@ def describe(error: BaseException) -> dict:
 def hidden(message: str, names: dict) -> str:
     """Return a hint for a TypeError: a cell has rebound one of Python's own functions, or MPI was given a request of the course."""
     if "to mpi4py.MPI.Request" in message:
-        return " (A request of the course's Communicator is waited for by its own Wait: request.Wait(), one after the other.)"
+        return " (Requests of the course's Communicator have a Wait of their own: call request.Wait() for one after the other.)"
     found = sorted(name for name in names if hasattr(builtins, name) and not name.startswith("_") and not callable(names[name]))
     if "is not callable" not in message or not found:
         return ""
-    return f" (Some cell has assigned to {', '.join(found)}. `del {', '.join(found)}` restores Python's own meaning.)"
+    return f" (A cell has assigned to {', '.join(found)}. `del {', '.join(found)}` restores Python's own meaning.)"
 
 
 def _places(error: BaseException) -> list[tuple[str, int, str, str]]:

@@ -74,7 +74,10 @@ class Stage:
             ``(batch, positions, width)`` for the next rank; on the last one the mean loss over the micro-batch's tokens.
         """
         if k in self._in_flight:
-            raise ValueError(f"stage.forward: micro-batch {k} has already gone forward and waits for its backward. Each goes forward once.")
+            raise ValueError(
+                f"stage.forward: micro-batch {k} has already been through forward, and waits for its backward. "
+                "Each goes through forward once."
+            )
         self._check_input(x, self.first, k)
         begin = time.monotonic()
         given = None if self.first else Tensor(x, requires_grad=True)
@@ -104,7 +107,7 @@ class Stage:
         """
         if k not in self._in_flight:
             here = f"in flight: {', '.join(map(str, sorted(self._in_flight)))}" if self._in_flight else "none is in flight"
-            raise ValueError(f"stage.backward: micro-batch {k} has not gone forward, or has already gone backward; {here}.")
+            raise ValueError(f"stage.backward: micro-batch {k} has not been through forward, or has already been through backward; {here}.")
         given, out = self._in_flight[k]
         if self.last and (np.size(grad) != 1 or grad is None):
             raise ValueError(f"stage.backward: on the last rank grad is a number, the weight of this loss; got {_describe(grad)}.")

@@ -120,14 +120,14 @@ def _mismatch(loaded: dict, wanted: dict[str, int], comm: object) -> str:
     if loaded.keys() != wanted.keys():
         more, less = sorted(loaded.keys() - wanted.keys()), sorted(wanted.keys() - loaded.keys())
         which = f"it has {more[0]}, which this model does not have" if more else f"it has no {less[0]}"
-        return f"the checkpoint is of another model: {which}."
+        return f"the checkpoint is from another model: {which}."
     n, rank = comm.Get_size(), comm.Get_rank()
     for name, length in wanted.items():
         each = -(-length // n)
         mine = max(min((rank + 1) * each, length) - rank * each, 0)
         if loaded[name].shape != (mine,):
             return (
-                f"the checkpoint is of another model: {name} has {length} numbers in this model, of which rank {rank} of {n} must get "
+                f"the checkpoint is from another model: {name} has {length} numbers in this model, of which rank {rank} of {n} must get "
                 f"{mine}; it got {loaded[name].shape}."
             )
     return ""

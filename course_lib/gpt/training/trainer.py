@@ -127,7 +127,7 @@ class Trainer:
         comm.Allreduce(numbers, total)
         if not np.isfinite(total).all():
             raise Diverged(
-                f"in step {self.step} the loss is {total[0]:.3g} and the gradients' norm {np.sqrt(total[1]):.3g}: training has diverged. "
+                f"in step {self.step} the loss is {total[0]:.3g} and the gradient norm {np.sqrt(total[1]):.3g}: training has diverged. "
                 "Usually the learning rate is too large."
             )
         self.norm = float(np.sqrt(total[1]))

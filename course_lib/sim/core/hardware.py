@@ -133,7 +133,7 @@ A100 = Hardware(
 )
 
 _FREE = Link(float("inf"))
-FREE_COMMUNICATION = replace(H100, name="H100 80 GB, communication for free", nvlink=_FREE, network=_FREE, host=_FREE)
+FREE_COMMUNICATION = replace(H100, name="H100 80 GB, free communication", nvlink=_FREE, network=_FREE, host=_FREE)
 HARDWARE_PRESETS = {hardware.name: hardware for hardware in (H100, A100, FREE_COMMUNICATION)}
 
 

@@ -60,7 +60,7 @@ def sample_mask(model, samples: Iterable[int]) -> int:
     if not mask or mask > model.all_samples:
         worst = mask.bit_length() - 1
         got = f"got sample {worst}" if mask else "got none"
-        _refuse(model, 0, f"get_input_activation: the samples are 0 to {model.global_batch_size - 1}, at least one; {got}.")
+        _refuse(model, 0, f"get_input_activation: give at least one sample, from 0 to {model.global_batch_size - 1}; {got}.")
     if mask.bit_count() != n:
         _refuse(model, 0, "get_input_activation: a sample occurs twice in the list.")
     return mask
@@ -194,4 +194,4 @@ def out_of_memory_text(model, stores: tuple) -> str:
     lines = sorted(((sum(v.nbytes for v in s.values() if isinstance(v, Value)), s.name, len(s)) for s in stores), reverse=True)
     holds = ", ".join(f"{name} {wording.memory(nbytes)} ({n})" for nbytes, name, n in lines if n)
     device = model.dist.hardware
-    return f"out of memory: {wording.memory(model.held)}, and {device.name} has {wording.memory(device.memory)}. The rank holds {holds}."
+    return f"out of memory: {wording.memory(model.held)}, but {device.name} has {wording.memory(device.memory)}. The rank holds {holds}."

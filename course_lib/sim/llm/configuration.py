@@ -93,7 +93,7 @@ def _problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterato
     if c.gpus != cluster.gpus:
         yield f"{c.tensor} × {c.pipeline} × {c.data} are {c.gpus} devices, but the cluster has {cluster.gpus}."
     if c.tensor > cluster.node:
-        yield f"tensor={c.tensor} is more than a node of {cluster.node}: the network is too slow for its many exchanges."
+        yield f"tensor={c.tensor} does not fit in a node of {cluster.node}: the network is too slow for its many exchanges."
     elif cluster.gpus > cluster.node and cluster.node % c.tensor:
         yield f"tensor={c.tensor} does not divide a node of {cluster.node}: some of its groups would span two nodes."
     stages = c.pipeline * c.interleave

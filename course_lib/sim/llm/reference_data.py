@@ -138,15 +138,15 @@ def sensitivity() -> list[tuple[str, float, float]]:
     """Errors after changing each assumed value and fitting again: its name, and the mean and the worst error."""
     inside, network = A100_DEVICE.inside, A100_DEVICE.network
     others = {
-        f"{name} {way} a tenth": {name: getattr(A100_DEVICE, name) * by}
+        f"{name} a tenth {way}": {name: getattr(A100_DEVICE, name) * by}
         for name in ASSUMED_FIELDS
         for way, by in (("less", 0.9), ("more", 1.1))
     }
     others |= {
-        f"NVLink {way} a tenth": {"inside": replace(inside, efficiency=inside.efficiency * by)}
+        f"NVLink a tenth {way}": {"inside": replace(inside, efficiency=inside.efficiency * by)}
         for way, by in (("less", 0.9), ("more", 1.1))
     }
-    others |= {"InfiniBand less a tenth": {"network": replace(network, efficiency=network.efficiency * 0.9)}}
+    others |= {"InfiniBand a tenth less": {"network": replace(network, efficiency=network.efficiency * 0.9)}}
     others |= {
         f"latencies {way}": {"inside": replace(inside, latency=by), "network": replace(network, latency=by)}
         for way, by in (("halved", 5e-6), ("doubled", 2e-5))

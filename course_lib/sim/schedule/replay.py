@@ -72,7 +72,7 @@ def replay(
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         if isinstance(error, SimulationError):
             raise
-        raise SimulationError(f"this is no record of a run: {type(error).__name__}: {error}") from None
+        raise SimulationError(f"this is not the record of a run: {type(error).__name__}: {error}") from None
     return models
 
 
@@ -96,7 +96,7 @@ async def _replay_rank(model: Model, rows: list) -> None:
             continue
         if kind == "drop":
             if not values[layer].holds:
-                raise ValueError("something is dropped that is not stored")
+                raise ValueError("something that is not stored is dropped")
             model.drop(values[layer])
             continue
         used, made, extra = rest
@@ -121,7 +121,7 @@ def _samples(text: str, most: int) -> list[int]:
     if len(text) > most // 4 + 3:  # besides 0x, one digit for four samples
         raise ValueError(f"a set of more than {most} samples")
     if not re.fullmatch("0x[0-9a-f]+", text):  # a negative number would be an infinite set
-        raise ValueError(f"{text!r} is no set of samples")
+        raise ValueError(f"{text!r} is not a set of samples")
     return list(iter_bits(int(text, 16)))
 
 

@@ -152,7 +152,7 @@ def get_training_stats(models: Sequence) -> tuple[float, float, int]:
     hardware = models[0].dist.hardware
     if peaks[worst] > hardware.memory and models[0].dist.memory_limit:
         raise OutOfMemory(
-            f"out of memory: {wording.memory(peaks[worst])}, and {hardware.name} has {wording.memory(hardware.memory)}. Some of it was in "
+            f"out of memory: {wording.memory(peaks[worst])}, but {hardware.name} has {wording.memory(hardware.memory)}. Some of it was in "
             "variables that a later operation used.",
             rank=worst,
         )

@@ -202,7 +202,7 @@ TYPOS = [
     ),
     ("points=3", "points=0", "line 21, cell 'Test first': a test needs points=, a number above 0; got 0."),
     (" points=3", "", "line 21, cell 'Test first': a test needs points=, a number above 0; got None."),
-    ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is not a mark. Did you mean '### END SOLUTION'?"),
+    ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is not a known mark. Did you mean '### END SOLUTION'?"),
     ("### END SOLUTION", "", "line 17: '### BEGIN SOLUTION' has no '### END SOLUTION' in its cell."),
     ("### BEGIN SOLUTION", "", "line 19: '### END SOLUTION' is out of place: no block is open."),
     ("### END HIDDEN TESTS", "### END SOLUTION", "line 24: '### END SOLUTION' is out of place: '### BEGIN HIDDEN TESTS' is still open."),

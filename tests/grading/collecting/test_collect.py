@@ -242,9 +242,9 @@ def test_two_users_of_canvas_with_one_name_are_not_mixed_up(downloads):
     ("text", "said"),
     [
         ("name,email\nAda,x", "no column 'id'"),
-        ("id,name\nada,A\nAda,B", "line 3: id 'Ada': it is also in line 2"),
+        ("id,name\nada,A\nAda,B", "line 3: id 'Ada': it is also on line 2"),
         ("id,name\n=1+1,A", "expected no space and none of ="),
-        ("id,name\nada,A\n\uff41da,B", "line 3: id .*: it is also in line 2"),
+        ("id,name\nada,A\n\uff41da,B", "line 3: id .*: it is also on line 2"),
         ("id,name\ncon,A", "Windows"),
         ("id,name\n,A", "line 2"),
         ("id,name\na/b,A", r"line 2: id 'a/b': not a valid name for a student's folder: expected none of \[ \] \* \? / .*, got 'a/b'"),

@@ -215,4 +215,4 @@ def test_an_invalid_secret_is_not_collected(box, caplog):
     box.hand_in(secret="short")
     box.collect()
     assert sorted(box.collected) == [f"{PART}.ipynb", "timestamp.txt"]
-    assert "is not one that nbgrader writes: no feedback can go back" in caplog.text
+    assert "is not one that nbgrader writes: no feedback can be returned" in caplog.text

@@ -188,7 +188,7 @@ def test_what_a_tag_carries_is_counted():
 
 @pytest.mark.parametrize("what", [(calls.SPLIT, -1, 1, 0), (calls.BARRIER, -1, 5, 0), (calls.BARRIER, 12, 0, 0)])
 def test_a_call_that_carries_nothing_cannot_say_that_it_does(what):
-    with pytest.raises(ProtocolViolation, match="data with an operation that has none"):
+    with pytest.raises(ProtocolViolation, match="data with an operation that takes none"):
         busy(2).call(0, {"call": 1, "members": [0, 1], "signature": list(what)}, bytes(16 if what[0] == calls.SPLIT else 0))
 
 
@@ -209,10 +209,10 @@ def test_who_sends_another_size_than_it_says_is_blamed_and_not_who_comes_last():
         ((calls.SPLIT, -1, 0, 0), 16, 8),
     ):
         header = {"call": 1, "members": [0, 1], "signature": list(what)}
-        with pytest.raises(ProtocolViolation, match="size is not the announced one"):
+        with pytest.raises(ProtocolViolation, match="size differs from the announced one"):
             busy(2).call(0, header, bytes(wrong))
         busy(2).call(0, header, bytes(right))
-    with pytest.raises(ProtocolViolation, match="size is not the announced one"):  # where only the root has something to send
+    with pytest.raises(ProtocolViolation, match="size differs from the announced one"):  # where only the root has something to send
         busy(2).call(1, {"call": 1, "members": [0, 1], "signature": [calls.BCAST, 12, 3, 16]}, bytes(24))
 
 

@@ -611,7 +611,7 @@ def test_a_rank_without_the_filter_that_its_grader_has_does_not_come_up(monkeypa
 
     monkeypatch.setattr(launcher.RankFolders, "__init__", without)
     monkeypatch.setenv(bubblewrap.ISOLATION_VARIABLE, bubblewrap.UNSANDBOXED)
-    with pytest.raises(StartError, match="cannot limit its system calls, and the process that starts it can: no library"):
+    with pytest.raises(StartError, match="cannot limit its system calls, although the process that starts it can: no library"):
         Ranks(2)
 
 

@@ -45,8 +45,8 @@ WRONG = {
     "m.loss(a[1])": "loss needs the output of the last layer, the activation of layer 2; got that of layer 1",
     "m.backward(0, a[0], ga[2], w[0])": "backward got the gradient of layer 2; it needs that of the layer's output, layer 1",
     "m.backward(1, m.forward(0, m.get_input_activation([3]), w[0]), ga[2], w[1])": "samples 3 and the gradient of samples .* do not match",
-    "m.get_input_activation([4])": "the samples are 0 to 3, at least one; got sample 4",
-    "m.get_input_activation([])": "at least one; got none",
+    "m.get_input_activation([4])": "give at least one sample, from 0 to 3; got sample 4",
+    "m.get_input_activation([])": "at least one sample, from 0 to 3; got none",
     "m.get_input_activation([1, 1])": "a sample occurs twice",
     "m.get_input_activation(3)": "samples must be whole numbers, in a list",
     "m.load_weights(0, 2, 2)": "shard must be a whole number from 0 to num_shards - 1; got shard=2, num_shards=2",
@@ -264,7 +264,7 @@ def test_ranks_that_make_different_calls():
 
 def test_memory_above_the_device_says_what_is_held():
     with pytest.raises(
-        OutOfMemory, match=r"rank 0, at .*: out of memory: .*, and H100 80 GB has 80 GiB. The rank holds .*opt_states 12 GiB \(64\)"
+        OutOfMemory, match=r"rank 0, at .*: out of memory: .*, but H100 80 GB has 80 GiB. The rank holds .*opt_states 12 GiB \(64\)"
     ):
         run(data_parallel, world_size=1, num_layers=64, global_batch_size=256, batch_size=256)
 

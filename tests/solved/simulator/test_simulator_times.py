@@ -276,7 +276,7 @@ def test_a_record_plays_again_and_a_forged_one_does_not():
         return forged(lambda rows: [rank.__setitem__(slice(None), [r for r in rank if r[0] != kind]) for rank in rows])
 
     for bad in ("[]", "{}", "nonsense", "[[1]]", forged(lambda rows: rows[0].insert(5, ["forward", 0, [99], [98], None]))):
-        with pytest.raises(SimulationError, match="no record of a run"):
+        with pytest.raises(SimulationError, match="not the record of a run"):
             replay.replay(bad, **sizes)
     for kind in ("backward", "add", "input"):
         with pytest.raises(SimulationError):
@@ -284,7 +284,7 @@ def test_a_record_plays_again_and_a_forged_one_does_not():
     with pytest.raises(SimulationError, match="no rank has set the final weight"):
         get_training_stats(replay.replay(without("final"), **sizes))
     twice = forged(lambda rows: rows[0].__setitem__(slice(8, 8), [["drop", 0], ["drop", 0]]))
-    with pytest.raises(SimulationError, match="no record of a run: ValueError: something is dropped that is not stored"):
+    with pytest.raises(SimulationError, match="not the record of a run: ValueError: something that is not stored is dropped"):
         replay.replay(twice, **sizes)
 
 
