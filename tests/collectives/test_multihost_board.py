@@ -118,6 +118,7 @@ from course_lib.collectives.deadlock import host_agents
 host_agents.LOST_AFTER_SECONDS = 1e6  # however slow this machine is, no rank says that one is lost
 comm = Communicator()
 rank, half, total = comm.Get_rank(), comm.Split(comm.Get_rank() % 2), np.empty(1)
+host_agents.ANSWER_SECONDS = host_agents.RECONNECT_TIMEOUT_SECONDS = 0.05  # on a busy machine, each call may wait and try to connect
 agents = [int(c) for c in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
 for agent in agents:
     os.kill(agent, signal.SIGSTOP)

@@ -18,7 +18,7 @@ pytestmark = slurm_cluster.NEEDED
 @pytest.mark.slow
 def test_the_controller_and_the_agents_let_in_nobody_without_the_keys(ranks, slurm):
     plain = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # the greeting of ZMTP 3, without encryption
-    addresses = listening(processes_of(slurm, "engine.slurm controller"))
+    addresses = listening(processes_of(slurm, "processes.slurm controller"))
     assert len(addresses) >= 4
     for address in addresses:
         with socket.create_connection(address, 5) as stranger:
