@@ -63,7 +63,7 @@ def minutes(answer: str) -> float | None:
         value = 60 * float(hours[1]) + float(hours[2] or 0)
     elif span := re.search(r"(\d+(?:\.\d+)?)\s*(?:-|–|to)\s*(\d+(?:\.\d+)?)", answer):
         value = (float(span[1]) + float(span[2])) / 2
-    elif number := re.search(r"\d+(?:\.\d+)?", answer):
+    elif number := re.search(r"(?<![\d.-])\d+(?:\.\d+)?", answer):
         value = float(number[0])
     else:
         return None

@@ -10,11 +10,12 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from grading.authoring import build
+from grading.authoring import build, survey
 from grading.authoring.build import kind_of
 from grading.collecting import records
 from grading.results import course_grades, ungraded
 from grading.running import pending
+from grading.submission import assembly
 from grading.submission.assembly import ADDED_CELL_TAG, is_regular_file
 from grading.submission.flags import Flag
 
@@ -70,6 +71,8 @@ class ClassResults:
         The due date in UTC, if the gradebook has one.
     timeless : int
         Number of submissions whose time is unknown.
+    surveys : list of dict of str to str
+        The answers to the survey, see `grading.authoring.survey`, in an order that does not reveal who gave them.
     missing, strangers : list of str
         Students in the roster who submitted nothing; students who submitted but are not in the roster.
     """
@@ -86,6 +89,7 @@ class ClassResults:
     missing: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     has_roster: bool = False
+    surveys: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def most(self) -> float:
@@ -128,6 +132,7 @@ def read(part: str, home: Path) -> ClassResults:
             course.ungraded[student] = _reason_ungraded(part, student, home)
             time = _stamp(home / "submitted" / student / part / "timestamp.txt")
         stamps |= {student: time} if time else {}
+    course.surveys = sorted(filter(None, (_survey(part, student, home) for student in students)), key=lambda answers: [*answers.values()])
     course.timeless = len(hand_ins.keys() - stamps.keys())
     if course.due:
         course.late = {s: late for s in hand_ins if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}
@@ -158,6 +163,16 @@ def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> Gra
         elif kind == "example" and ADDED_CELL_TAG in cell["metadata"].get("tags", []):
             found.answers[ADDED_CELLS_NAME] = f"{found.answers.get(ADDED_CELLS_NAME, '')}\n{source}".lstrip("\n")
     return found
+
+
+def _survey(part: str, student: str, home: Path) -> dict[str, str]:
+    """Return a student's answers to the survey; empty if there are none, or if the file is no notebook."""
+    try:
+        cells = json.loads(assembly.read_submission(home / "submitted" / student / part / f"{part}.ipynb"))["cells"]
+        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return survey.read_answers(next((text for text in texts if text.lstrip().startswith(survey.HEADING)), ""))
 
 
 def _reason_ungraded(part: str, student: str, home: Path) -> str:

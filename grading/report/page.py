@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from datetime import datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from grading.authoring import survey
 from grading.authoring.build import points
 from grading.formatting import display_name, format_points, printable
 from grading.report import item_analysis, similarity
@@ -17,6 +19,7 @@ from grading.report.similarity import ExerciseSimilarity
 from grading.report.tokens import Shingle
 
 MOST_MISTAKES, MOST_FLAGS, MOST_GROUPS = 25, 200, 20  # on the page; the tables have all of them
+MOST_COMMENTS = 300  # of each question of the survey
 MOST_LINES, MAX_LINE_COLUMNS = 300, 200  # of an answer on the page
 
 
@@ -45,6 +48,7 @@ def html(
     tests = item_analysis.test_statistics(course) if course.graded else {}
     flagged = [(student, flag) for student, hand_in in course.graded.items() for flag in hand_in.flags]
     groups = sorted((group for like in likeness for group in like.groups), key=lambda group: -group[0].share * group[0].runs)
+    minutes = sorted(filter(None, (survey.minutes(answers.get("minutes", "")) for answers in course.surveys)))
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # everything but this project's own markup
@@ -74,6 +78,14 @@ def html(
         students=sorted({*course.graded, *course.ungraded, *course.missing}),
         chance=2 / max(1, len(course.graded)) ** 0.5,
         written=datetime.now(),
+        minutes=minutes,
+        median_minutes=statistics.median(minutes) if minutes else None,
+        expected_minutes=survey.expected_minutes("\n".join(cell.source for cell in course.source.cells[:1])),
+        comments={
+            label: [answers[key] for answers in course.surveys if key in answers][:MOST_COMMENTS]
+            for key, label in survey.LABELS.items()
+            if key != "minutes"
+        },
     )
 
 

@@ -9,9 +9,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from traitlets.config import Config
 
-from grading.authoring import answers, build
+from grading.authoring import answers, build, survey
 from grading.config import configure
 from grading.people.roster import RosterError
 from grading.report import class_results, item_analysis, mistakes, tables, variant_messages
@@ -72,12 +74,14 @@ class Graded:
         self.book.update_or_create_notebook(PART, PART)
         self.book.update_or_create_grade_cell(TEST, PART, PART, max_score=10, cell_type="code")
 
-    def hand_in(self, student, points=10, said="", answer=None, flags=(), time=None, extension=None):
+    def hand_in(self, student, points=10, said="", answer=None, flags=(), time=None, extension=None, survey_text=None):
         """A graded hand-in; `said` is what its failed test says."""
         notebook = build.build(PART)
         for cell in notebook.cells:
             if build.kind_of(cell) == "exercise" and answer is not None:
                 cell.source = answer
+        if survey_text is not None:
+            notebook.cells[-1].source = survey_text
         path = self.home / "submitted" / student / PART / f"{PART}.ipynb"
         build.write(notebook, path)
         graded = json.loads(path.read_text())
@@ -385,3 +389,43 @@ def test_what_lies_in_the_place_of_a_hand_in_is_not_followed(graded):
     os.symlink("/etc/hostname", folder / f"{PART}.ipynb")
     os.mkfifo(folder / "timestamp.txt")
     assert "eve" in class_results.read(PART, graded.home).ungraded
+
+
+def filled_in(minutes="", hardest="", unclear=""):
+    lines = zip(survey.LABELS.values(), (minutes, hardest, unclear), strict=True)
+    return survey.HEADING + "\n\n" + "\n".join(f"- {label}: {answer}" for label, answer in lines)
+
+
+def test_the_report_has_the_surveys_answers_without_names(graded):
+    graded.hand_in("ada", survey_text=filled_in("1 h 20", "the sum <script>alert(1)</script>"))
+    graded.hand_in("grace", survey_text=filled_in("50 min", "", "what a view is"))
+    graded.hand_in("alan", survey_text=filled_in("-3", "zz the groups\nand their order"))
+    graded.hand_in("edsger")
+    page = graded.report().partition("<h2>What students say</h2>")[2].partition("<h2>")[0]
+    assert "3 of 4 answered" in page and "a median of <b>65 minutes</b> (2 answers, from 50 to 80)" in page
+    assert (
+        "<li>the sum &lt;script&gt;alert(1)&lt;/script&gt;</li><li>zz the groups and their order</li>" in page and "what a view is" in page
+    )
+    assert not [name for name in ("ada", "grace", "alan", "edsger") if name in page]
+
+
+def test_a_hand_in_that_is_no_notebook_has_no_answers(graded):
+    for number, content in enumerate(("", "[]", '{"cells": [{"cell_type": "markdown"}]}', "[" * 100_000, '{"cells": 7}')):
+        path = graded.home / "submitted" / f"s{number}" / PART / f"{PART}.ipynb"
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    (graded.home / "submitted" / "s0" / PART / f"{PART}.ipynb").unlink()
+    (graded.home / "submitted" / "s0" / PART / f"{PART}.ipynb").symlink_to("/dev/zero")
+    assert class_results.read(PART, graded.home).surveys == []
+
+
+def test_nobody_answered_so_nothing_is_shown(graded):
+    graded.hand_in("ada")
+    assert "What students say" not in graded.report()
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_a_surveys_text_may_be_anything(before, answer):
+    found = survey.read_answers(f"{before}\n{filled_in('', answer)}")
+    assert set(found) <= set(survey.LABELS) and all(len(text) <= survey.MAX_CHARS for text in found.values())
+    assert survey.minutes(answer) is None or 0 < survey.minutes(answer) <= survey.MAX_MINUTES
