@@ -72,7 +72,7 @@ class ClassResults:
     timeless : int
         Number of submissions whose time is unknown.
     surveys : list of dict of str to str
-        The answers to the survey, see `grading.authoring.survey`, in an order that does not reveal who gave them.
+        The answers to the survey, see `grading.authoring.survey`.
     missing, strangers : list of str
         Students in the roster who submitted nothing; students who submitted but are not in the roster.
     """
@@ -132,7 +132,7 @@ def read(part: str, home: Path) -> ClassResults:
             course.ungraded[student] = _reason_ungraded(part, student, home)
             time = _stamp(home / "submitted" / student / part / "timestamp.txt")
         stamps |= {student: time} if time else {}
-    course.surveys = sorted(filter(None, (_survey(part, student, home) for student in students)), key=lambda answers: [*answers.values()])
+    course.surveys = [answers for student in students if (answers := _survey(part, student, home))]
     course.timeless = len(hand_ins.keys() - stamps.keys())
     if course.due:
         course.late = {s: late for s in hand_ins if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}

@@ -82,7 +82,7 @@ def html(
         median_minutes=statistics.median(minutes) if minutes else None,
         expected_minutes=survey.expected_minutes("\n".join(cell.source for cell in course.source.cells[:1])),
         comments={
-            label: [answers[key] for answers in course.surveys if key in answers][:MOST_COMMENTS]
+            label: sorted(answers[key] for answers in course.surveys if key in answers)[:MOST_COMMENTS]
             for key, label in survey.LABELS.items()
             if key != "minutes"
         },
