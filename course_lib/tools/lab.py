@@ -9,7 +9,7 @@ import platform
 import sys
 from pathlib import Path
 
-from course_lib.tools import first_cell, start_page, update
+from course_lib.tools import ai_tutor, first_cell, start_page, update
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 IDLE_SHUTDOWN_SECONDS = (
@@ -113,6 +113,8 @@ def prepare() -> Path:
         print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} adds the new text and keeps your cells.")
     with contextlib.suppress(OSError):  # if the page cannot be written, it is not opened
         start_page.write(work)
+    with contextlib.suppress(OSError):
+        ai_tutor.write(work)
     return work
 
 

@@ -105,7 +105,7 @@ def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
     text, commands = (course / "README.md").read_text(), (course / "Makefile").read_text()
     assert "## Start" in text and "## Parts" in text and "(docs/students.md)" in text
     pages = sorted(p.relative_to(course).as_posix() for p in course.rglob("*.md"))
-    assert pages == ["CHANGELOG.md", "README.md", *sorted(archive.STUDENT_DOCS)]
+    assert pages == ["CHANGELOG.md", "README.md", "course_lib/tools/ai_tutor.md", *sorted(archive.STUDENT_DOCS)]
     for page in ("README.md", *archive.STUDENT_DOCS):
         text = (course / page).read_text()
         assert not [word for word in STAFF_WORDS if word in text], page
