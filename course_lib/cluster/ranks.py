@@ -107,7 +107,11 @@ class Ranks:
         n = self.n if n is None else rank_quota.check_count(n)
         before, self.n = self.n, n if self.slurm is not None else rank_quota.check_quota(n)
         self._end()
-        self._come_up()
+        try:
+            self._come_up()
+        except BaseException:
+            self.n = before
+            raise
         if rerun:
             again, left_out = cells.select_cells(self._ran)
             print(cells.summary(again, left_out), flush=True)

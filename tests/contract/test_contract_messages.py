@@ -348,3 +348,5 @@ def test_an_array_changed_before_its_wait_is_named(hosted, end, request):
     errors = run(hosted, source + f"    comm.Recv(got, 1 - rank)\n    {end}")
     if "relay" in request.node.callspec.params["hosted"]:  # MPI itself does not look
         assert all("was changed before its Wait" in error for error in errors[:2]) and errors[2:] == [None] * 6
+        closed = "from course_lib.collectives.progress.operations import progress_state\nassert not progress_state.open_requests"
+        assert run(hosted, closed) == [None] * 8

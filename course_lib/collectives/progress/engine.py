@@ -17,8 +17,7 @@ from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.progress.operations import Operation, progress, progress_state, raise_interrupt
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOCKED, FINISHED, GONE, LOST, RAISED, WAITING
 
-MAX_SPINS = 2000  # polls before a wait starts to sleep, and so leaves the core to ranks that compute
-SPIN_SECONDS = 0.02  # seconds until a wait is shown on the board
+SPIN_SECONDS = 0.02  # seconds until a wait is shown on the board and starts to sleep, which leaves the core to ranks that compute
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 5e-5, 2e-3  # seconds between polls in a long wait
 ABANDONED_TRANSFER_SECONDS = 2.0  # seconds for a transfer to complete after one of its ranks has failed
 FINISHED_PEER_SECONDS = 30.0  # the same after one has left the call, its own part done: on a busy machine, this rank may just be slow
@@ -66,7 +65,7 @@ def wait(operation: Operation, spins: int) -> None:
                 sched_yield()
                 if left % 64 == 0:  # a poll takes long if many ranks share a core, so look at the clock as well
                     since = since or time.monotonic()
-                    if left % MAX_SPINS == 0 or time.monotonic() - since > SPIN_SECONDS:
+                    if time.monotonic() - since > SPIN_SECONDS:
                         _LongWait(operation).run()
                         break
                     if progress_state.in_flight:

@@ -84,6 +84,7 @@ class FrameConnection:
     def __init__(self, connection: socket.socket):
         self._connection, self._incoming = connection, FrameReader(connection)
         self._in_frame = self._interrupted = False
+        self._taken = None  # a frame that an interrupt kept from being handed over
 
     def send(self, header: dict, *payload: Buffer) -> None:
         """Send a frame; the payload may be given in several parts."""
@@ -103,10 +104,10 @@ class FrameConnection:
         """
         while True:
             self._in_frame = True
-            frame = self._next_frame()
+            self._taken = self._taken or self._next_frame()
             self._release()
-            if frame:
-                return frame
+            if self._taken:
+                return self._hand_over()
             select.select([self._connection], [], [])
             self._in_frame = True
             count = self._incoming.receive()
@@ -118,12 +119,16 @@ class FrameConnection:
         """Return a frame if one is here, else None; never blocks."""
         self._in_frame = True
         try:
-            frame = self._next_frame()
-            if not frame and select.select([self._connection], [], [], 0)[0]:
+            self._taken = self._taken or self._next_frame()
+            if not self._taken and select.select([self._connection], [], [], 0)[0]:
                 self._incoming.receive()
-                frame = self._next_frame()
+                self._taken = self._next_frame()
         finally:
             self._release()
+        return self._hand_over()
+
+    def _hand_over(self) -> tuple[dict, bytearray] | None:
+        frame, self._taken = self._taken, None
         return frame
 
     def interrupt(self) -> None:

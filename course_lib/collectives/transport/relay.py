@@ -145,9 +145,9 @@ class RelayTransport:
         return RelayedOperation(self.members, number, done, f"{call_name} from {whom}{diagnostics.tagged(tag)}")
 
     def wait(self, operation: RelayedOperation) -> None:
-        if operation.unchanged:
-            operation.unchanged()
         try:
+            if operation.unchanged:
+                operation.unchanged()
             if not operation.advance():
                 isolated.connection.send({"wait": operation.call, "place": operation.describe()})
                 while operation.call not in _answers:
@@ -165,7 +165,10 @@ class RelayTransport:
             isolated.connection.send({"test": operation.call})
         ended = operation.advance()
         if ended and operation.unchanged:
-            operation.unchanged()
+            try:
+                operation.unchanged()
+            except errors.MismatchError as error:
+                operation.error = error  # raised by the request, once it is closed
         return ended
 
     def split(self, color: int, key: int) -> RelayTransport | None:
