@@ -14,11 +14,11 @@ def defer_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # other threads receive no interrupts
         yield
         return
-    came = []
-    before = signal.signal(signal.SIGINT, lambda *_: came.append(1))
+    received = []
+    before = signal.signal(signal.SIGINT, lambda *_: received.append(1))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)

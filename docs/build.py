@@ -237,11 +237,11 @@ def with_site_links(text: str, source: str) -> str:
     def on_site(link: re.Match) -> str:
         if re.match(r"https?:|#", link[1]):
             return link[0]
-        path, _, place = link[1].partition("#")
+        path, _, fragment = link[1].partition("#")
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         if file not in known:
             raise SiteError(f"{source} links to {link[1]}, which is not on the site.")
-        return f"]({known[file]}{'#' * bool(place)}{place})"
+        return f"]({known[file]}{'#' * bool(fragment)}{fragment})"
 
     return re.sub(r"\]\(([^()\s]+)\)", on_site, text)
 

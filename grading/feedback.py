@@ -51,10 +51,10 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
         min(MAX_PARALLEL_PAGES, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks, _no_interrupt
     )
     try:
-        told = list(tqdm(pool.map(_render_in_own_process, jobs), total=len(jobs), unit="page", disable=None))
+        problems = list(tqdm(pool.map(_render_in_own_process, jobs), total=len(jobs), unit="page", disable=None))
     finally:
         pool.shutdown(cancel_futures=True)
-    return {student: problem for student, problem in zip(students, told, strict=True) if problem}
+    return {student: problem for student, problem in zip(students, problems, strict=True) if problem}
 
 
 def graded_students(part: str, home: Path) -> list[str]:

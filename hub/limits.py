@@ -35,8 +35,8 @@ def tidy(hub: Path) -> None:
 def enter(groups: list[Path], processes: int = STUDENT_PROCESSES) -> None:
     """Put this process, which still is root's, and all that it will start, under the limits."""
     cgroup.join(groups, os.getpid())
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = MAX_USER_OPEN_FILES if most == resource.RLIM_INFINITY else min(MAX_USER_OPEN_FILES, most)
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = MAX_USER_OPEN_FILES if hard_limit == resource.RLIM_INFINITY else min(MAX_USER_OPEN_FILES, hard_limit)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))  # of the user, across all sandboxes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -64,18 +64,18 @@ def read() -> HubSettings:
         raise HubSettingsError(
             "The hub starts servers for others, so it must run as root: sudo make hub COURSE_HUB=... COURSE_INSTRUCTORS=..."
         )
-    said = os.environ.get
-    home = Path(said("COURSE_HUB", "/srv/course-hub"))
+    getenv = os.environ.get
+    home = Path(getenv("COURSE_HUB", "/srv/course-hub"))
     if not home.is_absolute() or str(home) != str(home).lower() or len(str(home)) > 60:
         raise HubSettingsError(
             f"COURSE_HUB={home}: expected an absolute path of at most 60 characters in lower case, since it becomes part of addresses."
         )
-    instructors = tuple(name.strip() for name in said("COURSE_INSTRUCTORS", "").split(",") if name.strip())
+    instructors = tuple(name.strip() for name in getenv("COURSE_INSTRUCTORS", "").split(",") if name.strip())
     if not instructors:
         raise HubSettingsError(
             "COURSE_INSTRUCTORS is not set. Who grades? COURSE_INSTRUCTORS=ada,grace: the first one releases and collects."
         )
-    domain = said("COURSE_HUB_DOMAIN", "")
+    domain = getenv("COURSE_HUB_DOMAIN", "")
     if domain and not re.fullmatch(r"https?://[^/]+", domain):
         raise HubSettingsError(f"COURSE_HUB_DOMAIN={domain}: expected an address such as https://hub.example.org.")
     for name in instructors:
@@ -87,7 +87,7 @@ def read() -> HubSettings:
         home=home,
         port=_number("COURSE_HUB_PORT", 8000),
         instructors=instructors,
-        group=said("COURSE_GROUP", "students"),
+        group=getenv("COURSE_GROUP", "students"),
         domain=domain,
         ranks=_number("COURSE_RANKS", 8),
         rank_idle_seconds=_number("COURSE_REST", 900),
@@ -97,7 +97,7 @@ def read() -> HubSettings:
         cores=_number("COURSE_CORES", 0),
         idle=_number("COURSE_IDLE", 3600),
         session=_number("COURSE_SESSION", 12 * 3600),
-        data=said("COURSE_DATA_DIR", ""),
+        data=getenv("COURSE_DATA_DIR", ""),
     )
 
 

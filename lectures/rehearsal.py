@@ -45,14 +45,14 @@ def open_talk(
         JupyterLab does not start.
     """
     path, _ = show.put_talk(part, minutes, work, False)
-    words, said = show.slide_show(work, path, ["--no-browser", "--ServerApp.port=0"]), work / "said.txt"
+    command, log_path = show.slide_show(work, path, ["--no-browser", "--ServerApp.port=0"]), work / "said.txt"
     began = time.monotonic()
-    with said.open("w") as file:
-        server = subprocess.Popen(words, cwd=work, env=show.LECTURE_ENVIRONMENT, stdout=file, stderr=file)
+    with log_path.open("w") as file:
+        server = subprocess.Popen(command, cwd=work, env=show.LECTURE_ENVIRONMENT, stdout=file, stderr=file)
     try:
-        while not (address := re.search(r"http://127\.0\.0\.1:\S+", said.read_text())):
+        while not (address := re.search(r"http://127\.0\.0\.1:\S+", log_path.read_text())):
             if server.poll() is not None or time.monotonic() - began > STARTUP_TIMEOUT_SECONDS:
-                raise RuntimeError(f"JupyterLab does not start. Its output: {said.read_text()}")
+                raise RuntimeError(f"JupyterLab does not start. Its output: {log_path.read_text()}")
             time.sleep(0.05)
         page = browser.new_page(viewport={"width": width, "height": height})
         page.goto(address[0])

@@ -74,9 +74,9 @@ class Client(ipp.Client):
     def interrupt(self, engines: list[int]) -> list[Future]:
         """Interrupt engines, as Ctrl-C would; a future is done once its engine has acknowledged the interrupt."""
         identities = self._build_targets(engines)[0] if engines else []
-        told = [self._send(self._control_stream, "interrupt_request", content={}, ident=identity) for identity in identities]
-        self._pending_interrupts.extend(told)
-        return told
+        interrupt_futures = [self._send(self._control_stream, "interrupt_request", content={}, ident=identity) for identity in identities]
+        self._pending_interrupts.extend(interrupt_futures)
+        return interrupt_futures
 
     def wait_for_interrupts(self, timeout: float) -> None:
         """Wait until all interrupts are acknowledged: one that a busy rank takes late must not hit its next request."""

@@ -66,12 +66,12 @@ def abi_version() -> int:
 
 
 def _allow(libc: ctypes.CDLL, rules: int, path: str, allowed: int) -> None:
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         allowed = allowed if os.path.isdir(path) else allowed & _FILE
-        _call(libc, _ADD, ctypes.c_int(rules), _BENEATH, struct.pack("=Qi", allowed, place), 0)
+        _call(libc, _ADD, ctypes.c_int(rules), _BENEATH, struct.pack("=Qi", allowed, descriptor), 0)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def _newest(table: dict[int, int], version: int) -> int:

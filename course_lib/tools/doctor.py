@@ -79,8 +79,8 @@ def memory() -> CheckResult:
 
 def threads() -> CheckResult:
     """Report the number of NumPy threads per rank."""
-    said = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if os.environ.get(name)}
-    here = ", ".join(f"{k}={v}" for k, v in said.items()) or "not limited in this shell"
+    thread_settings = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if os.environ.get(name)}
+    here = ", ".join(f"{k}={v}" for k, v in thread_settings.items()) or "not limited in this shell"
     return True, f"threads: ranks use one each (set by cluster.start); {here}", ""
 
 

@@ -33,12 +33,12 @@ def isolation() -> tuple[str, str]:
     why = problem or f"{SANDBOX_VARIABLE}=none"
     if landlock.abi_version() >= LANDLOCK_ABI_TRUNCATE:
         return "none", f"The ranks were isolated by Landlock, without bubblewrap ({why}).{unlimited}"
-    place = RankFolders()
+    rank_folders = RankFolders()
     try:
-        if place.other_users:
+        if rank_folders.other_users:
             return "none", f"The ranks ran as users that own nothing, without bubblewrap ({why}) and without Landlock.{unlimited}"
     finally:
-        remove_tree(place.folder)
+        remove_tree(rank_folders.folder)
     raise NoSandbox(
         f"the autograder cannot keep answers away from the tests here: {why}; it needs Linux 6.2 or newer (Landlock), or root. "
         "Please tell your instructor"

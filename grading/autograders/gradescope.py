@@ -25,19 +25,19 @@ def main(part: PartManifest) -> None:
 
 def as_json(results: AutograderResults) -> dict:
     """Convert the results to Gradescope's format. The student sees all of them, but not what the run itself prints."""
-    told = {
+    report = {
         "execution_time": round(results.seconds),
         "output": "\n".join(results.messages),
         "visibility": "visible",
         "stdout_visibility": "hidden",
         "tests": [_test(test) for test in results.tests.values()],
     }
-    told |= {f"{what}_format": "text" for what in ("output", "test_output", "test_name")}
+    report |= {f"{what}_format": "text" for what in ("output", "test_output", "test_name")}
     if not results.tests:
-        told["score"] = 0
+        report["score"] = 0
     if results.entry:
-        told["leaderboard"] = [{"name": name, "value": value, "order": order} for name, value, order in columns(results.entry)]
-    return told
+        report["leaderboard"] = [{"name": name, "value": value, "order": order} for name, value, order in columns(results.entry)]
+    return report
 
 
 def _test(test: TestOutcome) -> dict:

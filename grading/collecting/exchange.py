@@ -107,11 +107,11 @@ class VerifiedReleaseFeedback(ExchangeReleaseFeedback):
         """Release the pages of those who submitted through the exchange; others get theirs the way they submitted."""
         others = []
         for page in Path(self.coursedir.root).glob(f"feedback/*/{self.coursedir.assignment_id}"):
-            came = Path(self.coursedir.root) / "submitted" / page.parent.name / page.name
-            secret = (came / SECRET_FILE).read_bytes() if (came / SECRET_FILE).exists() else None
-            if secret and SECRET_PATTERN.fullmatch(secret) and (came / TIMESTAMP_FILE).exists():
+            submission_dir = Path(self.coursedir.root) / "submitted" / page.parent.name / page.name
+            secret = (submission_dir / SECRET_FILE).read_bytes() if (submission_dir / SECRET_FILE).exists() else None
+            if secret and SECRET_PATTERN.fullmatch(secret) and (submission_dir / TIMESTAMP_FILE).exists():
                 (page / SECRET_FILE).write_bytes(secret)
-                (page / TIMESTAMP_FILE).write_bytes((came / TIMESTAMP_FILE).read_bytes())
+                (page / TIMESTAMP_FILE).write_bytes((submission_dir / TIMESTAMP_FILE).read_bytes())
                 continue
             others.append(page.parent.name)
             if secret is not None:

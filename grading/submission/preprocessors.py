@@ -183,9 +183,9 @@ class HideTests(NbGraderPreprocessor):
         errors = [o for o in cell.outputs if o.output_type == "error"]
         cell.outputs = []
         for error in errors:
-            told = error.ename in ERRORS_FOR_STUDENTS
-            text = error.evalue if told else f"The test ended with {error.ename}. Please tell your instructor."
-            lines = error.traceback if told else [text]
+            is_shown = error.ename in ERRORS_FOR_STUDENTS
+            text = error.evalue if is_shown else f"The test ended with {error.ename}. Please tell your instructor."
+            lines = error.traceback if is_shown else [text]
             if error.ename == "RanksError":
                 text, lines = _start(text), [_start(line) for line in "\n".join(lines).splitlines()]
                 lines = (

@@ -139,13 +139,13 @@ class RingAttentionCheck(Check):
                 got, right = out if i == 0 else grads[i - 1], parts[r].astype(group.dtype)
                 if i and got is None:
                     self.fail(f"{name} on rank {first + r} is None", "a backward function that does not return (dq, dk, dv)")
-                beside = np.split(group[i - 1], len(positions), axis=2)[r] if i else 0  # the contribution of its other uses
+                other_grad = np.split(group[i - 1], len(positions), axis=2)[r] if i else 0  # the contribution of its other uses
                 how = dict(name=name, rank=first + r, cause=causes[i], rtol=rtol, scale=scales[i])
                 try:
-                    self.array(got, right + beside, **how)
+                    self.array(got, right + other_grad, **how)
                 except CheckFailed:
-                    known = {what: array + beside for what, array in _known_mistakes(group, positions, r, i, parts, layers).items()}
-                    self.array(got, right + beside, **how, instead=known)
+                    known = {what: array + other_grad for what, array in _known_mistakes(group, positions, r, i, parts, layers).items()}
+                    self.array(got, right + other_grad, **how, instead=known)
 
     def bytes_sent(self, *sizes: int) -> None:
         """Check the bytes of a step: K and V n - 1 times forward, again n - 1 times backward, dK and dV n times."""

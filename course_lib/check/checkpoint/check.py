@@ -217,8 +217,8 @@ class CheckpointCheck(GroupCheck):
         got_step, got = self.tuple(answer, 2, name="load", rank=rank)
         self.value(got_step, step, name="the step", rank=rank)
         if not isinstance(got, dict) or sorted(got) != sorted(want):
-            came = ", ".join(map(str, got)) if isinstance(got, dict) else type(got).__name__
-            self.fail(f"load on rank {rank} must give a dict with {', '.join(want)}; got {came}")
+            received_keys = ", ".join(map(str, got)) if isinstance(got, dict) else type(got).__name__
+            self.fail(f"load on rank {rank} must give a dict with {', '.join(want)}; got {received_keys}")
         for name, array in want.items():
             cause = f"parts for a number of ranks other than {n}: with c rounded up, rank r has the numbers from r * c to (r + 1) * c"
             self.array(got[name], array, name=f"the part of {name!r}", rank=rank, cause=cause, dtype=bool(array.size))

@@ -68,8 +68,8 @@ class MoeLayerCheck(Check):
         known = [
             dict(expert=e, place=p, weight=g.data, experts=experts, capacity=capacity) for (e, p, *_), g in zip(routes, gates, strict=True)
         ]
-        came, _ = self._run_on_ranks("dispatch", [[x] for x, *_ in given], known, size, slots)
-        made = [operations.relu(slot @ w1) @ w2 for slot, (_, _, w1, w2) in zip(came, given, strict=True)]
+        dispatched, _ = self._run_on_ranks("dispatch", [[x] for x, *_ in given], known, size, slots)
+        made = [operations.relu(slot @ w1) @ w2 for slot, (_, _, w1, w2) in zip(dispatched, given, strict=True)]
         back, _ = self._run_on_ranks("combine", list(zip(made, gates, strict=True)), known, size, given[0][0].shape)
         balances = []
         for r, each in enumerate(logits):

@@ -29,17 +29,17 @@ def register(ranks: Ranks) -> None:
 
 def _complete(kernel, own: Callable) -> Callable:
     def do_complete(code: str, cursor_pos: int | None) -> dict:
-        place = len(code) if cursor_pos is None else cursor_pos
-        there = _Cursor(code, place)
+        position = len(code) if cursor_pos is None else cursor_pos
+        there = _Cursor(code, position)
         if there.on_line_of_px or not (there.is_for_ranks or there.may_be_on_ranks(kernel.shell.user_ns)):
             return own(code, cursor_pos)
-        found = _ask(kernel._ranks, "complete", text=there.text, place=place)
+        found = _ask(kernel._ranks, "complete", text=there.text, place=position)
         if there.is_for_ranks:
-            return _reply(found, place) if found is not None else own(code, cursor_pos)
+            return _reply(found, position) if found is not None else own(code, cursor_pos)
         reply = own(code, cursor_pos)
         new = [one for one in found or () if one["text"] not in reply["matches"] and one["end"] == reply["cursor_end"]]
         if not reply["matches"]:
-            return _reply(new, place) if new else reply
+            return _reply(new, position) if new else reply
         new = [one for one in new if one["start"] == reply["cursor_start"]]
         reply["matches"] += [one["text"] for one in new]
         for key in reply["metadata"]:

@@ -18,11 +18,11 @@ def check_continuation(models: Sequence) -> None:
         As returned by `replay.replay`.
     """
     for model in models:
-        began = [model.values[number] for *_, number in loaded_values(model)]
+        initial_values = [model.values[number] for *_, number in loaded_values(model)]
         final = list(model.final_weights.values())
         kept = [v for v in model.values.values() if v is not None and v.holds] + final
         for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update returns in opt_states")):
-            first = _fraction_by_layer([v for v in began if isinstance(v, kind) and not v.updated])
+            first = _fraction_by_layer([v for v in initial_values if isinstance(v, kind) and not v.updated])
             last = _fraction_by_layer([v for v in kept if isinstance(v, kind) and v.updated])
             for layer, part in first.items():
                 if last.get(layer, 0.0) < part:
