@@ -153,6 +153,16 @@ def test_what_sets_up_draws_or_checks_is_folded_and_says_what_it_does():
 
 
 @pytest.mark.parametrize("part", parts())
+def test_a_folded_box_says_what_this_is_called_in_the_wild(part):
+    (box,) = [
+        c.source.splitlines() for c in build.build(part).cells if c.source.startswith("<details><summary><b>In the wild</b></summary>")
+    ]
+    assert (
+        len(box) <= 12 and box[-1] == "</details>" and any(name in "\n".join(box) for name in ("PyTorch", "JAX", "Megatron", "DeepSpeed"))
+    )
+
+
+@pytest.mark.parametrize("part", parts())
 def test_a_student_can_change_what_only_draws_or_counts(part):
     assert not [c.id for c in build.build(part).cells if build.kind_of(c) == "given" and c.id.startswith(("draw-", "count-", "compare-"))]
 
