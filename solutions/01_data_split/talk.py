@@ -9,10 +9,10 @@
 # %% [markdown] after="## The grid of ranks" tags=["slide"]
 # ## A question for the room
 #
-# 8 ranks, mp_size 2, dp_size 4, and 1,440 images. How many does each rank load?
+# 8 ranks, mp_size 2, dp_size 4, and 1,440 images. On how many does each rank train?
 
 # %% [markdown] tags=["fragment"]
-# 360: there are four rows, and both ranks of a row load the same images.
+# 360: there are four rows, and both ranks of a row take the same images.
 
 # %% [markdown] after="Start the ranks" tags=["notes"]
 # The solid boxes are rows, the dashed ones columns. Point to the left column: ranks 0, 2, 4 and 6 hold the same part of the model and train
@@ -60,10 +60,10 @@
 # all samples.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# Only dp_size matters: with mp_size 8 and dp_size 1, a rank keeps as much as without splitting. The bars show only the slice. It is a view,
-# so nothing is freed as long as the whole array is around; the next slide asks about that.
+# Read the bars in pairs. What the function returned keeps all 737 kB in use, in every grid, because a slice is a view. Only the copy gets
+# smaller, and only dp_size matters: with dp_size 1 there is nothing to save.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: when it copies its part and drops the rest, or reads only its part in the first place. 2: each row then sees about one class at a time,
-# so a step covers about four of the ten classes. Shuffle before splitting, with the same seed on all ranks; otherwise the ranks of a row
-# disagree about the samples.
+# 1: reading twice loads the disk twice and needs no communication; a broadcast is better where reading is slow or shuffled at random, and it
+# makes sure that the ranks of a row agree. 2: each row then sees about one class at a time, so a step covers about four of the ten classes.
+# Shuffle before splitting, with the same seed on all ranks.

@@ -66,7 +66,7 @@ from course_lib.traffic import wire_bytes
 
 @interact(mp_size=SelectionSlider(options=[1, 2, 4, 8], value=2))
 def grid_of(mp_size):
-    found = ranks.call(look, [dict(size=8, secret=r, mp_size=mp_size, dp_size=8 // mp_size) for r in range(8)])
+    found = ranks.call(reach_groups, [dict(size=8, secret=r, mp_size=mp_size, dp_size=8 // mp_size) for r in range(8)])
     rows = sorted({tuple(a[2].tolist()) for a in found})
     columns = sorted({tuple(a[3].tolist()) for a in found})
     weights, batch = 4 * 1024 * 1024, 4 * 60 * 1024
@@ -89,8 +89,9 @@ def grid_of(mp_size):
 # column. The row's bar is a single all-gather for one layer; a real step has several in each layer, and they grow with the batch.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# The bars (1, 1.5 and 1.75 MB) differ less than most people expect, because of the ring's factor. With more than one column, averaging over
-# all eight ranks would also be wrong, because the columns hold different parts of the model.
+# The bars are 1.75 MB, 750 kB, 250 kB and 0. Two things get smaller together: the gradient, by mp_size, and the ring's factor, by dp_size. The
+# price is not on this chart: the activations along the rows, see the slider. Ask what an average over all eight ranks would give with
+# mp_size 4: the mean of the gradients of four different weights.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # 1: the row, because it exchanges activations in every layer; with mp_size 4, the numbering puts each row on one machine. 2: nobody knows

@@ -15,7 +15,7 @@ def get_info__color_and_key_swapped(comm, rank, mp_size, dp_size, is_fc1, is_meg
 
 @loses(15)
 def get_info__dp_major(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim):
-    """Numbers the grid data parallel major."""
+    """Numbers the grid column by column."""
     mp_idx, dp_idx = rank // dp_size, rank % dp_size
     mp_comm = comm.Split(color=dp_idx, key=mp_idx)
     dp_comm = comm.Split(color=mp_idx, key=dp_idx)

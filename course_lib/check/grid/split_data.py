@@ -1,0 +1,64 @@
+"""Check of part 01's `split_data`: which samples each rank of a grid holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.check import Check
+from course_lib.mesh import Mesh
+
+VISIBLE_CAUSE = "rank or rank % mp_size used as the number of the rank's copy of the model"
+GRID_CAUSE = "ranks of the same model parallel group that get different samples, or samples in another order"
+SIZES_CAUSE = "a size or dtype that is hard-coded in the function instead of taken from its arguments"
+
+
+class SplitDataCheck(Check):
+    """A `Check` of `split_data` on the eight ranks, which answer for grids of any size."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def by_hand(self, grid: Mesh) -> None:
+        """Check twelve numbered samples, and name the mistake if it is a known one."""
+        x, y = np.arange(24.0).reshape(12, 2), np.arange(12)
+        self._compare(grid, x, y, VISIBLE_CAUSE, known=True)
+        self.passed()
+
+    def table(self, grid: Mesh) -> None:
+        """Check a drawn table of samples; another dtype is no mistake here (`images` checks it)."""
+        n, width = grid.dp * self.sizes(1, 2, 6)[0], self.sizes(1, 1, 5)[0]
+        self.case = f"mp_size {grid.mp}, dp_size {grid.dp}, {n} samples"
+        self._compare(grid, self.random.random((n, width)), self.random.permutation(n), GRID_CAUSE, dtype=False)
+
+    def images(self, *several: Mesh) -> None:
+        """Check drawn images on several grids, each with another dtype."""
+        dtypes = self.random.permutation([np.float32, np.float64, np.uint8, np.int32])  # each of them once, so that none is missed by chance
+        for grid, dtype in zip(several, dtypes, strict=True):
+            n = grid.dp * self.sizes(1, 2, 6)[0]
+            x = self.random.permutation(n * 6).reshape(n, 3, 2).astype(dtype)
+            y = self.random.permutation(n * 10).reshape(n, 10).astype(np.int16)
+            self.case = f"mp_size {grid.mp}, dp_size {grid.dp}, images of shape {x.shape} and {x.dtype}"
+            self._compare(grid, x, y, SIZES_CAUSE)
+
+    def _compare(self, grid: Mesh, x: np.ndarray, y: np.ndarray, cause: str, dtype: bool = True, known: bool = False) -> None:
+        """Compare what `split_data` returns for every rank of the grid, eight at a time, with the block of its row."""
+        each = len(x) // grid.dp
+        given = dict(x_train=x, y_train=y, mp_size=grid.mp, dp_size=grid.dp)
+        for first in range(0, grid.size, 8):
+            asked = [(first + i) % grid.size for i in range(8)]
+            answers = self.ranks.call("split_data", [given | {"rank": r} for r in asked], show=self.show)
+            for r, answer in zip(asked, answers, strict=True):
+                split_x, split_y = self.tuple(answer, 2, name="split_data", rank=r)
+                start = grid.coordinates(r)[0] * each
+                for name, got, whole in (("split_x_train", split_x, x), ("split_y_train", split_y, y)):
+                    mistakes = known_blocks(grid, whole) if known else None
+                    options = dict(cause=cause, dtype=dtype, instead=mistakes)
+                    self.array(got, whole[start : start + each], name=name, rank=r, **options)
+
+
+def known_blocks(grid: Mesh, whole: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what known mistakes give: another copy's block, or every dp_size-th sample."""
+    each, copies = len(whole) // grid.dp, range(grid.dp)
+    known = {f"the block of copy {i}, samples {i * each} to {i * each + each - 1}": whole[i * each :][:each] for i in copies}
+    return known | {f"every {grid.dp}th sample, starting at {i}, instead of a block": whole[i :: grid.dp] for i in copies}
