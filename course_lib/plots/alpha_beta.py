@@ -16,6 +16,7 @@ from course_lib import wording
 from course_lib.plots.figures import INK, Picture, new_figure
 
 ITEM_BYTES = 8  # of the float64 numbers that are added up
+WARM_UP = 2  # repetitions that are not counted
 SHADES = (("#222222", "o"), ("#777777", "s"), ("#AAAAAA", "^"))  # colour and marker of a series; not the ranks' colours
 
 
@@ -29,7 +30,7 @@ def measure(comm, sizes: Sequence[int], repeats: int = 15) -> list[float]:
     sizes : sequence of int
         Bytes of the array, rounded down to whole float64 numbers, at least one.
     repeats : int
-        Repetitions for each size, after one that is not counted.
+        Repetitions for each size, after two that are not counted: the first ones also pay for memory that is used for the first time.
 
     Returns
     -------
@@ -37,19 +38,19 @@ def measure(comm, sizes: Sequence[int], repeats: int = 15) -> list[float]:
         Seconds for each size, the same on all ranks: the time of the slowest rank, and of all repetitions the median, which a few
         disturbed ones do not change.
     """
-    taken = np.empty((len(sizes), repeats))
-    for i, nbytes in enumerate(sizes):
-        before = np.zeros(max(1, nbytes // ITEM_BYTES))
-        after = np.empty_like(before)
-        for turn in range(-1, repeats):
-            comm.Barrier()
-            began = time.perf_counter()
-            comm.Allreduce(before, after)
-            if turn >= 0:
-                taken[i, turn] = time.perf_counter() - began
+    arrays = [np.zeros((2, max(1, nbytes // ITEM_BYTES))) for nbytes in sizes]
+    taken = np.empty((repeats + WARM_UP, len(sizes)))
+    # All sizes in turn, so that what disturbs the machine for a moment hits a repetition of each and not all of one.
+    for turn in taken:
+        for i, (before, after) in enumerate(arrays):
+            for _ in range(2):  # the second one counts: its arrays are in the caches, whatever came before
+                comm.Barrier()
+                began = time.perf_counter()
+                comm.Allreduce(before, after)
+                turn[i] = time.perf_counter() - began
     everyone = np.empty((comm.Get_size(), *taken.shape))
     comm.Allgather(taken, everyone)
-    return np.median(everyone.max(axis=0), axis=1).tolist()
+    return np.median(everyone.max(axis=0)[WARM_UP:], axis=0).tolist()
 
 
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -122,9 +123,10 @@ def draw(
         axes.plot([nbytes], [alpha + nbytes / beta], "D", markersize=8, markerfacecolor="white", markeredgecolor=INK, label="predicted")
         axes.plot([nbytes], [took], "*", markersize=11, color="#D55E00", label="measured afterwards")
         said += f"; {wording.size(nbytes)} predicted {_short(alpha + nbytes / beta)}, measured {_short(took)}"
+    everything = [*seconds, *(alpha + near / beta), *([tried[1]] if tried else [])]
+    axes.set_ylim(min(everything) / 3, max(everything) * 2)
     axes.set(xscale="log", yscale="log", xlabel="bytes of the array, n")
     _label_ticks(axes.xaxis, near[[0, -1]], wording.size)
-    everything = [*seconds, *(alpha + near / beta), *([tried[1]] if tried else [])]
     _label_ticks(axes.yaxis, [min(everything), max(everything)], wording.seconds)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

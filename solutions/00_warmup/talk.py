@@ -84,6 +84,20 @@
 # %% [markdown] tags=["fragment"]
 # Hardly any more: $2\frac{n-1}{n}$ goes from 1.75 arrays to 1.9975. But there are 1,598 steps instead of 14, and every step takes time.
 
+# %% [markdown] after="## How long it takes" tags=["notes"]
+# Write the formula on the board and collect guesses for both numbers. Most people guess the bandwidth of the laptop's memory and forget
+# that an all-reduce also adds, copies several times, and shares two or four cores among its ranks.
+
+# %% [markdown] after="`alpha_beta.fit` finds the two numbers with which $T(n)$ fits the times best. It uses errors relative to the measured time, so that small" tags=["notes"]
+# On a quiet laptop, the prediction is off by less than a factor of two. Ask which of the two numbers a faster network improves, and which
+# one it does not.
+
+# %% [markdown] after="Draw the times" tags=["notes"]
+# With four ranks on two cores we found 30 to 50 microseconds and 1 to 2 GB/s. Point at the corner: below about 50 kB an all-reduce costs the
+# same, whatever its size. That is why gradients are collected in buckets, which is part 14, and part 16 uses the same two numbers to say
+# when a training step waits for the network.
+
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # 1: an all-reduce, divided by 8, if each gradient is a mean over the same number of samples; part 07 does this. 2: with twice as many ranks
-# there are about twice as many steps, but each piece is half as large, so the total stays below two arrays.
+# there are about twice as many steps, but each piece is half as large, so the total stays below two arrays. 3: with 40 microseconds and 1.2
+# GB/s, 50 small ones take 50 times 43, and the large one 207 microseconds: ten times less.

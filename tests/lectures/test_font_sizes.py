@@ -6,7 +6,7 @@ from matplotlib.text import Text
 
 from course_lib import placement, plots
 from course_lib.placement import replicated, sharded
-from course_lib.plots import figures, timings
+from course_lib.plots import alpha_beta, figures, timings
 from course_lib.sim import H100, run
 from course_lib.sim.schedule import schedules
 
@@ -29,6 +29,9 @@ def memory_of(values):
     return plots.bars(values, "Most memory of a rank, for some sizes of a micro-batch", "memory")
 
 
+ROOFS = ("4 ranks", "16 ranks", "64 ranks")
+
+
 def steps():
     one = {"forward": 0.001, "end": 0.004, "marks": [0.002], "exchanges": [(0.002, 0.003)], "stalls": [(0.003, 0.0035)]}
     ways = ("one per parameter", "buckets", "buckets, overlapped", "in shared memory")
@@ -44,6 +47,8 @@ PICTURES = {
     "bars": lambda: memory_of({f"{n} micro-batches of {256 // n}": 2.0**30 * n for n in (1, 2, 4, 8)}),
     "orders": lambda: schedules.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
     "steps": steps,
+    "times against size": lambda: alpha_beta.draw([8.0, 8e6], [3e-5, 8e-3], 3e-5, 1e9, "Time of an all-reduce, and a fit", (1e6, 2e-3)),
+    "roofs": lambda: alpha_beta.draw_roofline({f"{n} ranks": n for n in (4, 16, 64)}, [1, 4], dict.fromkeys(ROOFS, [9, 50]), "Roofs"),
     "operators": lambda: plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4),
     "all operators": lambda: plots.operators(),
     "kinds": lambda: plots.kinds({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),
