@@ -1,8 +1,8 @@
 """Time of an all-reduce against its size: measured on the ranks, fitted with a latency and a bandwidth, and drawn.
 
 The model is ``T(n) = alpha + n / beta`` for an array of n bytes (Hockney, 1994, "The communication challenge for MPP"). Here beta is a
-bandwidth, in bytes per second; many papers write ``n beta`` and mean the time of one byte. Both numbers are those of the whole collective on
-its group, not those of a single link.
+bandwidth, in bytes per second; many papers write ``n beta`` and mean the time of one byte. Both numbers are those of the whole
+collective on its group, not those of a single link.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def draw_roofline(
     low, high = min([*samples, *ridges.values()]) / 2, max([*samples, *ridges.values()]) * 2
     near = np.geomspace(low, high, 200)
     for (name, ridge), (shade, marker) in zip(ridges.items(), SHADES * len(ridges), strict=False):
-        axes.plot(near, top * np.minimum(1, near / ridge), color=shade, linewidth=1.6, label=f"roof, {name}")
-        axes.plot(samples, reached[name], marker, color=shade, linestyle=":", linewidth=1, label=f"the loop, {name}")
+        axes.plot(near, top * np.minimum(1, near / ridge), color=shade, linewidth=1.6, label=f"{name}, roof")
+        axes.plot(samples, reached[name], marker, color=shade, linestyle=":", linewidth=1, label=f"{name}, reached")
         axes.plot([ridge], [top], "|", color=shade, markersize=16)
     axes.set(xscale="log", yscale="log", xlabel="samples per rank between two all-reduces", ylabel="MFU, %")
     for axis, ticks in ((axes.xaxis, samples), (axes.yaxis, [1, 3, 10, 30, 100])):

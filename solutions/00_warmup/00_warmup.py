@@ -267,7 +267,7 @@ print(f"predicted {1e6 * predicted:.0f}, measured {1e6 * measured:.0f} microseco
 title = "Time of an all-reduce, measured, fitted and predicted"
 alpha_beta.draw(sizes, times, alpha, beta, title, (nbytes, measured))
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Below $n = \alpha\beta$, where the dotted and the dashed line cross, most of the time is latency, and many small all-reduces cost more than
 # one large one. Where points leave the curve, the model is too simple: MPI changes its algorithm with the size, and large arrays do not fit
 # into the processor's caches. If other programs keep your cores busy, single points are much too high. The fit hardly follows them, because

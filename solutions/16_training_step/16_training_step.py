@@ -7,13 +7,14 @@
 # %% [markdown] tags=["slide"]
 # # 16 A training step, simulated
 #
-# **You will see** one training step of a large model on 4, 16 and 64 devices: who computes when, who waits, and what fills the memory. From
-# here on, you write the loop that each rank runs, and a simulator tells you what it costs.
+# **You will see** one training step of a large model on 4, 16 and 64 devices: who computes when, who waits, and what fills the memory. In
+# parts 17 to 20, you write the loop that each rank runs, and a simulator tells you what it costs.
 #
-# *Nothing to grade. About 25 minutes.*
+# *Nothing to grade. About 35 minutes.*
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots
+from course_lib.plots import alpha_beta
 
 ranks = cluster.start(1)
 
@@ -22,6 +23,7 @@ ranks = cluster.start(1)
 from pathlib import Path
 
 from course_lib import sim, wording
+from course_lib.plots import alpha_beta
 from course_lib.sim import get_next_microbatch
 
 # %% [markdown] tags=["slide"]
@@ -235,6 +237,66 @@ sim.run(train_ddp, world_size=16, num_layers=8, global_batch_size=256, batch_siz
 # %%px
 sim.run(train_ddp, world_size=64, num_layers=32, global_batch_size=2048, batch_size=32)
 
+# %% [markdown] tags=["slide-50"]
+# ## When does a step wait for the network?
+#
+# In part 00, an all-reduce of $n$ bytes took $T(n) = \alpha + n/\beta$. The simulated links follow the same law, so `alpha_beta.fit` finds
+# both numbers here, too. For one layer, a rank with $B$ samples per step compares
+#
+# - **computing**: $6 \cdot 4096^2$ FLOP per token, forward and backward, at 95% of the peak: the time grows with $B$;
+# - **communicating**: $\alpha + 2 \cdot 4096^2 / \beta$ for the gradient, 2 bytes per weight: the same for any $B$.
+#
+# Per byte of gradient, that is an **arithmetic intensity** of $3 \cdot 1024 \, B$ FLOP. Both times are equal where it reaches the FLOP that the
+# device can do in the time of a byte, $T(n)/n$. With fewer samples, a step waits for the network, however well the loop is written.
+
+
+# %% Where both take equally long tags=["slide-50"]
+# %%px
+busy = 0.95  # part of the peak that a rank reaches while it computes
+groups = (4, 16, 64)  # ranks
+
+
+def equal_at(alpha, beta, flops):
+    """Samples per rank at which computing takes as long as communicating."""
+    communicate = alpha + sim.LAYER.weight_bytes() / beta
+    compute = 3 * sim.LAYER.forward_flop(1) / flops  # forward and backward
+    return communicate / compute
+
+
+sizes, ridges = [8 * 4**i for i in range(13)], {}
+for n in groups:
+    link = sim.H100.link(range(n))
+    alpha, beta = alpha_beta.fit(sizes, [link.all_reduce(s, n) for s in sizes])
+    ridges[f"{n} ranks"] = b = equal_at(alpha, beta, busy * sim.H100.flops)
+    print(f"{n} ranks: alpha {1e6 * alpha:.0f} us, beta {beta / 1e9:.0f} GB/s;", end=" ")
+    print(f"equal at {b:.1f} samples, {3 * sim.LAYER.tokens * b:,.0f} FLOP per byte")
+
+# %% [markdown] tags=["slide-50"]
+# The two limits form a **roofline** (Williams et al., 2009): below the ridge, MFU is limited by the network and grows with $B$; beyond it, by
+# the device. It is a best case, in which all communication is hidden behind computation. `train_ddp` hides nothing. How far below the roof
+# will it be at the ridge, where both times are equal?
+
+# %% Simulate steps of several sizes
+# %%px
+samples = (1, 4, 16, 64)  # per rank
+
+
+def percent_of_peak(n, b):
+    shape = dict(world_size=n, num_layers=8, global_batch_size=n * b)
+    return 100 * sim.run(train_ddp, **shape, batch_size=min(b, 4)).utilisation
+
+
+reached = {f"{n} ranks": [percent_of_peak(n, b) for b in samples] for n in groups}
+
+# %% Draw the roofline tags=["folded", "slide-50"]
+title = "What a data parallel step can reach, and what the loop reaches; 8 layers"
+parts = (ranks.pull(name)[0] for name in ("ridges", "samples", "reached"))
+alpha_beta.draw_roofline(*parts, title, 100 * ranks.pull("busy")[0])
+
+# %% [markdown] tags=["skip"]
+# On 64 ranks, most of $T(n)$ is $\alpha$: 126 steps of the ring at 20 microseconds each, 2.5 of 4.0 ms. Several layers in one bucket would
+# pay it once. What does `equal_at` say for the two numbers of your own machine from part 00, and 20 GFLOP/s for a processor core?
+
 # %% [markdown] tags=["slide-all"]
 # ## Look closer
 #
@@ -248,16 +310,30 @@ result.trace("train_ddp.json")
 size = wording.size(Path("train_ddp.json").stat().st_size)
 print("Written next to this notebook: train_ddp.json,", size)
 
-# %% [markdown] tags=["slide"]
+# %% [markdown] tags=["skip"]
 # In a script of your own, without `sim.run`, you would first write `models = [Model(rank, dist, ...) for rank in ...]`, then
 # `await asyncio.gather(*(train_ddp(model, 4) for model in models))`, and finally `get_training_stats(models)`.
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
 #
+# - PyTorch: gradient accumulation is `DistributedDataParallel.no_sync()` around all micro-batches but the last. Its all-reduces run during
+#   the last backward; in `train_ddp` they come after it. `torch.profiler` writes the same kind of trace (`export_chrome_trace`).
+# - JAX: `jax.profiler.trace` writes one for Perfetto; a compiled function's `memory_analysis()` and `cost_analysis()` predict bytes and FLOP.
+# - Megatron-LM: `--log-throughput` prints TFLOP/s per GPU from `num_floating_point_operations` (`megatron/training/training.py`): divided by
+#   the peak, that is MFU. `overlap_grad_reduce` hides the all-reduce, and is off by default.
+# - DeepSpeed: `FlopsProfiler` (`deepspeed/profiling/flops_profiler/profiler.py`) counts what the modules execute.
+#
+# </details>
+
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. With 64 ranks, the last gradient is ready when backward ends, but the gradient of the last *layer* is ready long before that. What
 #    could the ranks do with that time? (You can try it in part 20.)
 # 2. Each rank holds all the optimizer states, 12 bytes per weight, and all ranks compute the same update. What would you do about it? (Part
 #    17.)
+# 3. DDP hides the all-reduce behind backward. With four micro-batches per step, how much of the step's computation can it hide it behind?
 #
 # The last cell stops the rank.
 

@@ -48,7 +48,8 @@
 # What is the largest part of this memory: weights, gradients, Adam's state or activations?
 
 # %% [markdown] tags=["fragment"]
-# Adam's state, which alone takes 1.5 GiB here. Only the activations depend on the micro-batch.
+# The optimizer's state: a float32 copy of the weights and Adam's two moments take 12 bytes per weight, 1.5 GiB here. Only the activations
+# depend on the micro-batch.
 
 # %% [markdown] after="Several sizes" tags=["notes"]
 # Each run processes 16 samples on each rank, in anything from 16 micro-batches to one; the all-reduce at the end is the same. Let everyone
@@ -87,10 +88,28 @@
 # More than half of the step is communication: 32 layers at 4 ms each. Ask what would help without a faster network: more samples per step,
 # or communication that starts during backward.
 
+# %% [markdown] after="## When does a step wait for the network?" tags=["notes"]
+# If the room has done part 00, ask for its two numbers first. Then let it count the FLOP of one weight: 2 per token forward, 4 backward, for
+# 2 bytes of gradient. The width of the layer cancels; only the tokens between two all-reduces are left.
+
+# %% [markdown] after="Where both take equally long" tags=["notes"]
+# From 4 to 16 ranks, the bandwidth falls by a factor of eight, as the ring leaves NVLink. From 16 to 64 it hardly changes, but alpha is four
+# times as large: the ring has four times as many steps. For a laptop of part 00 (40 microseconds, 1.2 GB/s, 20 GFLOP/s) the answer is
+# 0.005 samples: a slow device never waits.
+
+# %% [markdown] after="The two limits form a **roofline** (Williams et al., 2009): below the ridge, MFU is limited by the network and grows with $B$; beyond it, by" tags=["notes"]
+# Take a vote. At the ridge, computing and communicating take equally long, so a loop that does one after the other reaches half of the
+# roof. The runs take a second or two.
+
+# %% [markdown] after="Draw the roofline" tags=["notes"]
+# Far from the ridge, on either side, the loop is close to its roof: overlap gains most near the ridge, at most a factor of two. On 4 ranks
+# the loop loses more: there, the first input and the update count, too. For more samples per rank at the same global batch, use fewer ranks.
+
 # %% [markdown] after="Write a trace" tags=["notes"]
 # Show it in Perfetto if you have a minute: PyTorch's profiler writes the same format, so the students will meet it again. The file is from
 # the run on four ranks.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
 # Question 1: start each layer's all-reduce as soon as the last micro-batch's backward has passed it; much of the communication is then
-# hidden. Question 2: shard the states, so that each rank updates its part and the parts are gathered. That leads to part 17.
+# hidden. Question 2: shard the states, so that each rank updates its part and the parts are gathered. That leads to part 17. Question 3:
+# behind the last micro-batch's backward only, a quarter of two thirds, one sixth of the computation: the sums are not complete before.

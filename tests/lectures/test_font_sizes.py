@@ -48,7 +48,7 @@ PICTURES = {
     "orders": lambda: schedules.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
     "steps": steps,
     "times against size": lambda: alpha_beta.draw([8.0, 8e6], [3e-5, 8e-3], 3e-5, 1e9, "Time of an all-reduce, and a fit", (1e6, 2e-3)),
-    "roofs": lambda: alpha_beta.draw_roofline({f"{n} ranks": n for n in (4, 16, 64)}, [1, 4], dict.fromkeys(ROOFS, [9, 50]), "Roofs"),
+    "roofs": lambda: alpha_beta.draw_roofline({f"{n} ranks": n for n in (4, 16, 64)}, [1, 4], {name: [9, 50] for name in ROOFS}, "Roofs"),
     "operators": lambda: plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4),
     "all operators": lambda: plots.operators(),
     "kinds": lambda: plots.kinds({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),

@@ -92,7 +92,7 @@ def test_the_figure_says_what_was_found():
 def test_a_roof_bends_where_computing_and_communicating_take_equally_long():
     picture = alpha_beta.draw_roofline({"4 ranks": 2.0, "16 ranks": 16.0}, [1, 4], {"4 ranks": [30, 60], "16 ranks": [5, 20]}, "Roofs", 90)
     assert picture.text == "Roofs: 4 ranks: ridge at 2.0 samples, reached 60%; 16 ranks: ridge at 16.0 samples, reached 20%"
-    roofs = [line for line in picture.figure.axes[0].lines if line.get_label().startswith("roof")]
+    roofs = [line for line in picture.figure.axes[0].lines if line.get_label().endswith("roof")]
     for line, ridge in zip(roofs, (2.0, 16.0), strict=True):
         x, y = line.get_data()
         assert np.allclose(y, 90 * np.minimum(1, x / ridge))

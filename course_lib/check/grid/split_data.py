@@ -33,7 +33,8 @@ class SplitDataCheck(Check):
 
     def images(self, *several: Mesh) -> None:
         """Check drawn images on several grids, each with another dtype."""
-        dtypes = self.random.permutation([np.float32, np.float64, np.uint8, np.int32])  # each of them once, so that none is missed by chance
+        # each dtype once, so that none is missed by chance
+        dtypes = self.random.permutation([np.float32, np.float64, np.uint8, np.int32])
         for grid, dtype in zip(several, dtypes, strict=True):
             n = grid.dp * self.sizes(1, 2, 6)[0]
             x = self.random.permutation(n * 6).reshape(n, 3, 2).astype(dtype)
