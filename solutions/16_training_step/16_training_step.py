@@ -268,8 +268,8 @@ for n in groups:
     link = sim.H100.link(range(n))
     alpha, beta = alpha_beta.fit(sizes, [link.all_reduce(s, n) for s in sizes])
     ridges[f"{n} ranks"] = b = equal_at(alpha, beta, busy * sim.H100.flops)
-    print(f"{n} ranks: alpha {1e6 * alpha:.0f} us, beta {beta / 1e9:.0f} GB/s;", end=" ")
-    print(f"equal at {b:.1f} samples, {3 * sim.LAYER.tokens * b:,.0f} FLOP per byte")
+    print(f"{n} ranks: {1e6 * alpha:.0f} microseconds, {beta / 1e9:.0f} GB/s,", end=" ")
+    print(f"{b:.1f} samples, {3 * sim.LAYER.tokens * b:,.0f} FLOP per byte")
 
 # %% [markdown] tags=["slide-50"]
 # The two limits form a **roofline** (Williams et al., 2009): below the ridge, MFU is limited by the network and grows with $B$; beyond it, by
