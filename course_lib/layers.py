@@ -161,7 +161,7 @@ class MLP:
     functions : object
         The student's functions; not used on a single rank.
     mp_size, dp_size : int
-        The grid, model parallel major.
+        The grid, numbered row by row.
     megatron : bool
         Megatron style instead of naive.
     seed : int

@@ -231,7 +231,8 @@ plots.ring(ranks.call(ring.allreduce, arrays), ranks.call(ring.allreduce, dict(m
 # where $\alpha$ is the **latency** in seconds and $\beta$ the **bandwidth** in bytes per second. Both depend on the machine and on the number
 # of ranks. (Many papers write $n\beta$, with $\beta$ as the time of one byte.) Which sizes cost $\alpha$ only? From which size on is the time
 # proportional to the size? Guess both numbers for your machine, then measure.
-#
+
+# %% [markdown] tags=["slide-50"]
 # `alpha_beta.measure` lets all ranks meet at a barrier and then times the call, 15 times for each size. It returns the median of the slowest
 # rank's times, which a few disturbed repetitions do not change.
 

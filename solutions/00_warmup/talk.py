@@ -88,6 +88,10 @@
 # Write the formula on the board and collect guesses for both numbers. Most people guess the bandwidth of the laptop's memory and forget
 # that an all-reduce also adds, copies several times, and shares two or four cores among its ranks.
 
+# %% [markdown] after="Measure the all-reduce" tags=["notes"]
+# Ask why the slowest rank's time counts: an all-reduce is over when the last rank has its result. And why the median and not the mean: one
+# repetition that the operating system interrupts for 10 ms would decide a mean.
+
 # %% [markdown] after="`alpha_beta.fit` finds the two numbers with which $T(n)$ fits the times best. It uses errors relative to the measured time, so that small" tags=["notes"]
 # On a quiet laptop, the prediction is off by less than a factor of two. Ask which of the two numbers a faster network improves, and which
 # one it does not.

@@ -30,10 +30,10 @@ from course_lib.sim import get_next_microbatch
 # ## What is simulated
 #
 # The model is a stack of identical layers, each of which is a single $4096 \times 4096$ matrix. It works on sequences of 1024 tokens, in
-# half precision. The device is an H100 with 80 GiB. There are no actual matrices: the simulator counts FLOP (floating-point operations) and
-# bytes, and advances a **virtual clock**. A layer's forward takes $2 \cdot 4096^2$ FLOP per token, its backward twice as many.
-# Communication takes as long as the ring algorithm would: over NVLink, the fast link within a group of 8 devices, or over the network
-# beyond that.
+# half precision. The device is an H100 with 80 GiB; its peak of 989 TFLOP/s is rounded to 1000. There are no actual matrices: the simulator
+# counts FLOP (floating-point operations) and bytes, and advances a **virtual clock**. A layer's forward takes $2 \cdot 4096^2$ FLOP per
+# token, its backward twice as many. Communication takes as long as the ring algorithm would: over NVLink, the fast link within a group of 8
+# devices, or over the network beyond that. A weight takes 16 bytes: 2, its gradient 2, the optimizer's state 12.
 #
 # A loop is judged by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak, divided by
 # the time that the step really takes. **Memory** is the most that any rank holds at once.
