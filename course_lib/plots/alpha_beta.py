@@ -17,7 +17,7 @@ from course_lib.plots.figures import INK, Picture, new_figure
 
 ITEM_BYTES = 8  # of the float64 numbers that are added up
 WARM_UP = 2  # repetitions that are not counted
-SHADES = (("#222222", "o"), ("#777777", "s"), ("#AAAAAA", "^"))  # colour and marker of a series; not the ranks' colours
+SHADES = (("#222222", "o"), ("#777777", "s"), ("#AAAAAA", "^"))  # color and marker of a series; not the ranks' colors
 
 
 def measure(comm, sizes: Sequence[int], repeats: int = 15) -> list[float]:

@@ -18,7 +18,7 @@
 # holds a part of it. The ranks of a **data parallel** group (dp) hold the same part of the model and train it on different data.
 #
 # We number the ranks row by row: with `mp_size=2` and `dp_size=4`, ranks 0 and 1 hold the first copy of the model, ranks 2 and 3 the second,
-# and so on. In a mesh with the axes (dp, mp), mp is then the *minor* axis: the one along which neighbouring ranks lie.
+# and so on. In a mesh with the axes (dp, mp), mp is then the *minor* axis: the one along which neighboring ranks lie.
 
 # %% Start the ranks tags=["given", "slide"]
 import numpy as np

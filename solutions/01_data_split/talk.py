@@ -3,7 +3,7 @@
 # folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="## The grid of ranks" tags=["notes"]
-# Before you show the picture, ask where rank 5 sits: second in the third row. Neighbouring ranks are usually on the same machine, and the
+# Before you show the picture, ask where rank 5 sits: second in the third row. Neighboring ranks are usually on the same machine, and the
 # ranks of a row talk to each other the most; that is why this is the usual numbering.
 
 # %% [markdown] after="## The grid of ranks" tags=["slide"]

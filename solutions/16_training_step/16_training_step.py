@@ -35,7 +35,7 @@ from course_lib.sim import get_next_microbatch
 # token, its backward twice as many. Communication takes as long as the ring algorithm would: over NVLink, the fast link within a group of 8
 # devices, or over the network beyond that. A weight takes 16 bytes: 2, its gradient 2, the optimizer's state 12.
 #
-# A loop is judged by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak, divided by
+# A loop is judged by two numbers. **MFU**, model FLOPs utilization, is the time that the FLOP would take at the devices' peak, divided by
 # the time that the step really takes. **Memory** is the most that any rank holds at once.
 
 # %% [markdown] tags=["slide"]
@@ -181,7 +181,7 @@ by_size = [
     for get in (lambda r: 100 * r.utilisation, lambda r: r.memory)
 ]
 
-# %% Draw utilisation by size tags=["folded", "slide-50"]
+# %% Draw utilization by size tags=["folded", "slide-50"]
 plots.bars(ranks.pull("by_size")[0][0], "MFU of data parallel training, 4 ranks, 8 layers, 64 samples", "%")
 
 # %% Draw memory by size tags=["folded", "slide-50"]

@@ -55,7 +55,7 @@
 # Each run processes 16 samples on each rank, in anything from 16 micro-batches to one; the all-reduce at the end is the same. Let everyone
 # bet on a size before the next picture.
 
-# %% [markdown] after="Draw utilisation by size" tags=["notes"]
+# %% [markdown] after="Draw utilization by size" tags=["notes"]
 # Micro-batches of 2 and 4 win, both with 75.1%. Below that, the matrix products are too small; above it, waiting for the first input costs
 # more than the larger products save. With 16 samples at once, a rank waits 2.1 ms before it can begin.
 
