@@ -12,7 +12,7 @@ from grading.paths import ROOT, SOLUTIONS
 from grading.report.mistakes import normalize_message
 from grading.submission import sandbox
 
-CHECK_SOURCES = ("course_lib/check", "course_lib/sim/schedule/check.py", "course_lib/sim/plan/check.py")  # where the messages come from
+CHECK_SOURCES = ("course_lib/check", "course_lib/sim/schedule/check", "course_lib/sim/plan/check.py")  # where the messages come from
 
 
 def name_mistakes(part: str, home: Path) -> tuple[dict[str, list[str]], str]:

@@ -46,7 +46,7 @@
 # 12.5, 3.5, 1.2 and 0.6 GiB: 64 times as many ranks, and a twentieth of the memory. Ask what is left on 64 ranks: only 0.19 GiB of state,
 # so most of it is activations, 8 MiB for each of 48 layers.
 
-# %% [markdown] after="Draw the utilisation" tags=["notes"]
+# %% [markdown] after="Draw the utilization" tags=["notes"]
 # On 16 ranks, the all-gather of a layer takes 1.0 ms, and so does the forward of about 28 samples; below that, communication takes longer.
 # Ask what became of part 16's gradient accumulation: it no longer saves any communication.
 

@@ -46,13 +46,13 @@
 # %% [markdown] tags=["fragment"]
 # A quarter of the time. Micro-batches are the way out: part 19.
 
-# %% [markdown] after="Draw the utilisation by ranks" tags=["notes"]
+# %% [markdown] after="Draw the utilization by ranks" tags=["notes"]
 # 81, 39, 18 and 7%. The times are more striking: the step takes 65 ms on one rank and 90 ms on eight. The layers are still computed one
 # after the other, and each boundary between ranks adds two messages.
 
-# %% [markdown] after="Draw the utilisation by layers" tags=["notes"]
+# %% [markdown] after="Draw the utilization by layers" tags=["notes"]
 # Ask what limit it approaches, and why it starts so low. The input and six messages take 19.5 ms however many layers there are; with 32
-# layers they hardly matter, and 22% is close to a quarter.
+# layers they hardly matter, and 22% is close to the limit: a quarter of the 95% of the peak that matrix products reach, 23.75%.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # Each rank needs less, but with eight ranks it is 1.75 GiB, not an eighth of 6.78. Every rank still works on all 64 samples, whose
@@ -69,6 +69,10 @@
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
 # Point at the long grey bar under rank 7, and under rank 8 on the way back: that is where the message leaves the NVLink domain, and it
 # takes 12 instead of 1.8 ms. MFU is 4.3%. Ask how to fill the pale part: by cutting the batch into micro-batches, which is part 19.
+
+# %% [markdown] after="Slow down a stage" tags=["notes"]
+# Let the room predict before you open the cell. T grows from 75 to 103 ms, by the slow rank's extra time only; the bubble fraction falls from
+# 81 to 79%, and MFU from 17.5 to 12.8%. So a bubble fraction alone does not say how well a step does. In part 19 the same cell looks worse.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
 # Question 1: one rank in four computes at a time; input and messages take the rest. Question 2: with 128 samples, MFU is 17.6 instead of

@@ -41,8 +41,8 @@
 # Those that send the most, and most often: tensor parallel groups first, then ZeRO groups, and pipelines last.
 
 # %% [markdown] after="**Recomputation.** If you have dropped an activation, you can get it back by running forward again from one that you kept. This saves" tags=["notes"]
-# Recomputing everything adds one more forward to a forward and a backward of twice its length: a third more arithmetic, so about 71% MFU
-# at best. The solution does without it, and holds 37 GiB and 10 GiB. Give the room two minutes for the estimate in "Your turn": it decides
+# Recomputing everything adds one more forward: a third of forward plus backward (half of backward), so about 71% MFU at best, three quarters
+# of 95%. The solution does without it, and holds 37 GiB and 10 GiB. Give the room two minutes for the estimate in "Your turn": it decides
 # what is worth building.
 
 # %% [markdown] after="Exercise: part4_training_loop" tags=["notes"]
@@ -65,7 +65,7 @@
 # What would you give up first if you ran out of memory?
 
 # %% [markdown] tags=["fragment"]
-# Time: recompute activations. It costs one extra forward, half as long as a backward, and frees most of the activations.
+# Time: recompute activations. It costs one extra forward, a third of forward plus backward, and frees most of the activations.
 
 # %% [markdown] after="Draw 64 ranks" tags=["notes"]
 # A rank has half the samples and half the layers, so a quarter of the work: whatever cannot be hidden weighs more. Here the wait for the

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 
 from course_lib import wording
 from course_lib.engine import run_coroutine
@@ -95,12 +95,27 @@ class Dist:
         Cost of a layer of the model.
     memory_limit : bool
         Whether exceeding the memory of a device ends the simulation; `schedule.simulation.run` sets it.
+    slowdown : mapping of int to float
+        Ranks whose computation takes this many times as long as the hardware's; 1 for all others.
     """
 
-    def __init__(self, world_size: int, hardware: Hardware = H100, layer: Layer = LAYER, memory_limit: bool = False):
+    def __init__(
+        self,
+        world_size: int,
+        hardware: Hardware = H100,
+        layer: Layer = LAYER,
+        memory_limit: bool = False,
+        slowdown: Mapping[int, float] | None = None,
+    ):
         if not isinstance(world_size, int) or world_size < 1:
             raise ValueError(f"Dist(world_size): world_size is the number of ranks, 1 or more; got {world_size!r}.")
         self.world_size, self.hardware, self.layer, self.memory_limit = world_size, hardware, layer, memory_limit
+        self.slowdown = dict(slowdown or {})
+        for rank, times in self.slowdown.items():
+            if rank not in range(world_size) or not 0 < times < math.inf:
+                raise ValueError(
+                    f"Dist(slowdown): expected numbers greater than 0 for ranks below {world_size}; got {times!r} for {rank!r}."
+                )
         self.models: dict[int, object] = {}
         self.world = Group(tuple(range(world_size)), hardware)
         self._groups = {self.world.ranks: self.world}

@@ -97,6 +97,7 @@ class Model:
         self.weight_bytes, self.optimizer_bytes = layer.weight_bytes(), layer.optimizer_bytes()
         self.activation_bytes = layer.activation_bytes(1)
         self.all_samples = (1 << global_batch_size) - 1
+        self._slowdown = dist.slowdown.get(rank, 1.0)
         self._capacity = dist.hardware.memory if dist.memory_limit else math.inf
         self._durations, self._host_free = {}, 0.0
         self._most_rows = (
@@ -265,7 +266,7 @@ class Model:
         shards, n, start = weight.shards, weight.num_shards, self.time
         new = make_sharded(Weight, self, layer, shards, n, True), make_sharded(OptState, self, layer, shards, n, True)
         share, spec = shards.bit_count() / n, self.dist.layer
-        self.time = start + self.dist.hardware.compute(spec.update_flop(share), spec.update_bytes(share))
+        self.time = start + self._slowdown * self.dist.hardware.compute(spec.update_flop(share), spec.update_bytes(share))
         used = self._in_place(new, weight_grad.id, weight.id, opt_state.id)
         self.rows.append(("update", layer, start, self.time, used, (new[0].id, new[1].id), None))
         return new
@@ -321,7 +322,7 @@ class Model:
         """Seconds of forward for `count` samples, or of backward for a negative count."""
         layer, hardware, n = self.dist.layer, self.dist.hardware, abs(count)
         flop, nbytes = (layer.forward_flop(n), layer.forward_bytes(n)) if count > 0 else (layer.backward_flop(n), layer.backward_bytes(n))
-        self._durations[count] = hardware.compute(flop, nbytes)
+        self._durations[count] = self._slowdown * hardware.compute(flop, nbytes)
         return self._durations[count]
 
     def bind_task(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from course_lib.engine import run_coroutine
 from course_lib.sim.core.dist import Dist
@@ -45,6 +45,7 @@ def replay(
     hardware: Hardware = H100,
     layer: Layer = LAYER,
     memory_limit: bool = True,
+    slowdown: Mapping[int, float] | None = None,
 ) -> list:
     """Replay a record on new models.
 
@@ -62,7 +63,7 @@ def replay(
     SimulationError
         The record breaks a rule of the simulator, or is not a record.
     """
-    dist = Dist(world_size, hardware, layer, memory_limit)
+    dist = Dist(world_size, hardware, layer, memory_limit, slowdown)
     models = [Model(r, dist, num_layers, global_batch_size) for r in range(world_size)]
     try:
         ranks = json.loads(text)

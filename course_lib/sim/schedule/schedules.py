@@ -78,7 +78,7 @@ def schedule_times(
 
 
 def draw(texts: dict[str, list[str]]) -> Picture:
-    """Draw orders below each other, with their bubbles in per cent.
+    """Draw orders below each other, with their bubble fraction: the part of the ranks' time without work.
 
     Parameters
     ----------
@@ -105,7 +105,8 @@ def draw(texts: dict[str, list[str]]) -> Picture:
                 axis.text(start + width / 2, rank, k, ha="center", va="center", fontsize=8, color=ink_on(ACTIVITY_COLORS[kind]))
         bubble = 1 - sum(1 if kind == "forward" else 2 for each in order for kind, _ in each) / (end * len(order))
         said.append(
-            f"{name}: {end:g} units of time, bubbles {bubble:.1%}, at most {most_in_flight(order[0])} micro-batches in flight on rank 0"
+            f"{name}: T = {end:g} units of time, bubble fraction {bubble:.1%}, "
+            f"at most {most_in_flight(order[0])} micro-batches in flight on rank 0"
         )
         axis.set_title(said[-1], fontsize=10, color=INK)
         axis.set(ylim=(len(order) - 0.5, -0.5), yticks=range(len(order)), xlim=(0, end), facecolor=PALE)

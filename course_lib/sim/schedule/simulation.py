@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from course_lib import wording
@@ -58,11 +58,10 @@ class Result:
 
     def __repr__(self) -> str:
         first, over = self.models[0], stats.over_capacity_text(self.models[self.memory_rank])
-        return (
-            f"{first.world_size} ranks, {first.num_layers} layers, {first.global_batch_size} samples: {wording.seconds(self.time)}, "
-            f"MFU {self.utilisation:.1%}, at most {wording.memory(self.memory)} (rank {self.memory_rank}), bubbles {self.bubble:.1%}"
-            + (f"; {over}" if over else "")
-        )
+        sizes = f"{first.world_size} ranks, {first.num_layers} layers, {first.global_batch_size} samples"
+        judged = f"T = {wording.seconds(self.time)}, MFU {self.utilisation:.1%}, bubble fraction {self.bubble:.1%}"
+        most = f"at most {wording.memory(self.memory)} (rank {self.memory_rank})"
+        return f"{sizes}: {judged}, {most}" + (f"; {over}" if over else "")
 
     def _repr_mimebundle_(self, **options) -> tuple[dict, dict]:
         return self.draw()._repr_mimebundle_(**options)
@@ -77,17 +76,23 @@ def simulate(
     hardware: Hardware = H100,
     layer: Layer = LAYER,
     memory_limit: bool = True,
+    slowdown: Mapping[int, float] | None = None,
     **arguments: object,
 ) -> list[Model]:
     """Run a loop on all ranks, and return the models. Parameters as for `run`."""
-    dist = Dist(world_size, hardware, layer, memory_limit)
+    dist = Dist(world_size, hardware, layer, memory_limit, slowdown)
     models = [Model(r, dist, num_layers, global_batch_size) for r in range(world_size)]
+    drive(loop, models, **arguments)
+    return models
+
+
+def drive(loop: Callable, models: list[Model], **arguments: object) -> None:
+    """Run a loop on these ranks; after an error, each model has what its rank did until then."""
     name = getattr(loop, "__name__", "the loop")
     coroutines = [loop(model, **arguments) for model in models]
     if not all(inspect.isawaitable(c) for c in coroutines):
         raise SimulationError(f"{name} must be defined with `async def`: communication has to be awaited.")
     run_coroutine.run(replay.gather_ranks(coroutines))
-    return models
 
 
 def run(loop: Callable, **settings: object) -> Result:
@@ -104,6 +109,8 @@ def run(loop: Callable, **settings: object) -> Result:
     layer : Layer
     memory_limit : bool
         Whether exceeding a device's memory ends the simulation; otherwise the result reports it.
+    slowdown : mapping of int to float, optional
+        Ranks whose computation takes this many times as long as the hardware's.
     **arguments
         Further arguments of the loop, such as ``batch_size=4``.
 

@@ -60,7 +60,7 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     models = sorted(models, key=lambda m: m.rank)
     n, total = len(models), max(m.time for m in models) or 1.0
     scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if total * s >= 1 or u == "µs")
-    summary = f"{wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubbles {stats.bubble_fraction(models):.1%}"
+    summary = f"T = {wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubble fraction {stats.bubble_fraction(models):.1%}"
     over = stats.over_capacity_text(max(models, key=stats.peak_memory))
     title = (f"{title}: {summary}" if title else summary) + (f"; {over}" if over else "")
     row = 0.42 if n <= 8 else max(0.09, min(0.3, 5.5 / n))

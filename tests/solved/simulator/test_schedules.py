@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_lib.check import CheckFailed
 from course_lib.sim import FREE_COMMUNICATION, H100, LAYER, get_global_batch_list, run
 from course_lib.sim.schedule import replay, schedules, score, stats
+from course_lib.sim.schedule.check import one_forward_one_backward
 from course_lib.sim.schedule.simulation import simulate
 from grading.authoring import build
 
@@ -63,6 +65,57 @@ def test_1f1b_has_the_order_of_the_paper(loops):
     assert [[f"{kind[0]}{k + 1}" for kind, k in schedules.parse_work(text)] for text in drawn] == got, (
         "the picture in part 19 shows another order"
     )
+
+
+@pytest.mark.parametrize(("p", "m", "slow"), [(4, 8, 0), (4, 8, 2), (3, 9, 2), (5, 5, 4)])
+def test_a_slow_stage_sets_the_pace_of_1f1b_and_adds_once_to_a_pipeline_with_the_whole_batch(loops, p, m, slow):
+    sizes = dict(world_size=p, num_layers=p, global_batch_size=m, hardware=ONLY_COMPUTE)
+    for times in (1.5, 4.0):
+        whole = [run(loops["part2_training_loop"], **sizes, slowdown=slowed) for slowed in (None, {slow: times})]
+        assert np.isclose(whole[1].time, whole[0].time * (p - 1 + times) / p)
+        micro = [run(loops["part3_training_loop"], **sizes, batch_size=1, slowdown=slowed) for slowed in (None, {slow: times})]
+        each = micro[0].time / (m + p - 1)
+        assert micro[1].time >= (m * times + slow) * each * (1 - 1e-9), "ranks before it fill and drain, and it works on each micro-batch"
+        again = replay.replay(replay.export(micro[1].models), **sizes, slowdown={slow: times})
+        assert [model.time for model in again] == [model.time for model in micro[1].models]
+    with pytest.raises(ValueError, match="slowdown"):
+        run(loops["part2_training_loop"], **sizes, slowdown={p: 2})
+
+
+class OneRank:
+    """Calls functions as the rank would."""
+
+    def call(self, function, arguments):
+        return [function(**arguments)]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ((), None),
+        (("model.update(layer, grad, weight, state)", "model.update(layer, grad, weight, None)"), None),
+        (("min(last - rank, len", "min(last, len"), "rank 1 from piece of work 4 on"),
+        (("if rank == last:", "if False:"), "did not get to the last backward. The loop stopped with"),
+        (None, "must be defined with `async def`"),
+    ],
+)
+def test_half_way_only_the_order_counts(loops, monkeypatch, capsys, change, says):
+    source = next(c.source for c in build.build("19_1f1b").cells if "async def part3_training_loop" in c.source).removeprefix("%%px\n")
+    if change is None:
+        source = "def part3_training_loop(model, batch_size): pass"
+    elif change:
+        assert change[0] in source
+        source = source.replace(*change)
+    space = dict(get_global_batch_list=get_global_batch_list)
+    exec(source, space)
+    monkeypatch.setattr(one_forward_one_backward, "part3_training_loop", space["part3_training_loop"], raising=False)
+    check = one_forward_one_backward.OneForwardOneBackwardCheck("part3_training_loop", OneRank())
+    if says is None:
+        check.order_alone(world_size=4, num_layers=4, global_batch_size=8, batch_size=1)
+        assert "The order is right on every rank" in capsys.readouterr().out
+        return
+    with pytest.raises(CheckFailed, match=re.escape(says)):
+        check.order_alone(world_size=4, num_layers=4, global_batch_size=8, batch_size=1)
 
 
 @pytest.mark.parametrize(("n", "layers", "size"), [(2, 3, 1), (4, 12, 2), (16, 5, 1), (64, 8, 1)])

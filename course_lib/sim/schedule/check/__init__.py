@@ -1,10 +1,12 @@
 """Check of a student's loop: it runs on the rank, and its record is replayed here.
 
 The rank only sends which operation used which values; time, memory, order and all rules come from the simulator in this
-process.
+process. What a part asks for besides is in a module of its own.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from course_lib import wording
 from course_lib.check import Check
@@ -41,8 +43,17 @@ class ScheduleCheck(Check):
         super().__init__(loop, show=show)
         self.loop, self.ranks = loop, ranks
 
-    def run(self, *, world_size: int, num_layers: int, global_batch_size: int, hardware: Hardware = H100, **arguments: int) -> Result:
-        """Run the loop; return its result, or raise CheckFailed if it is not a training step."""
+    def run(
+        self,
+        *,
+        world_size: int,
+        num_layers: int,
+        global_batch_size: int,
+        hardware: Hardware = H100,
+        slowdown: Mapping[int, float] | None = None,
+        **arguments: int,
+    ) -> Result:
+        """Run the loop; return its result, or raise CheckFailed if it is not a training step. For `slowdown`, see `sim.run`."""
         sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size)
         self.case = ", ".join(f"{name} {value}" for name, value in (sizes | arguments).items())
         if hardware is not H100:
@@ -50,7 +61,7 @@ class ScheduleCheck(Check):
         call = dict(loop=self.loop, settings=sizes | arguments, hardware=hardware.name)
         answer = self.ranks.call(record_loop, call, show=self.show)[0]
         try:
-            models = replay.replay(answer, **sizes, hardware=hardware)
+            models = replay.replay(answer, **sizes, hardware=hardware, slowdown=slowdown)
             result = Result(models)
             continuation.check_continuation(models)
         except SimulationError as error:
@@ -60,7 +71,7 @@ class ScheduleCheck(Check):
     def time(self, result: Result, most: float, cause: str) -> None:
         """Check that the step takes at most `most` seconds, with a tolerance of 0.1 % for the order of sums."""
         if result.time > most * 1.001:
-            self.fail(f"the step takes {wording.seconds(result.time)}; {wording.seconds(most)} are enough", cause)
+            self.fail(f"the step takes T = {wording.seconds(result.time)}; {wording.seconds(most)} are enough", cause)
 
     def memory(self, result: Result, most: float, cause: str) -> None:
         """Check that no rank holds more than `most` bytes."""
