@@ -219,8 +219,8 @@ sizes = dict(world_size=8, num_layers=16, global_batch_size=samples)
 names = {b: f"{samples // b} micro-batches of {b}" for b in batch_sizes}
 runs = {b: check.run(**sizes, batch_size=b) for b in batch_sizes}
 mfu = {names[b]: 100 * run.utilisation for b, run in runs.items()}
-title = "MFU of 1F1B, {world_size} ranks, {num_layers} layers, {global_batch_size} samples"
-plots.bars(mfu, title.format(**sizes), "%")
+title = "MFU of 1F1B, {world_size} ranks, {num_layers} layers"
+plots.bars(mfu, title.format(**sizes) + f", {samples} samples", "%")
 
 # %% [markdown] tags=["slide-50"]
 # The memory depends on the size of a micro-batch, not on how many there are.
