@@ -111,7 +111,7 @@ def _up_to_date(part: str, path: Path, home: Path) -> None:
     if before != now or not known:
         release.register(part, home)
     if before not in (now, None):
-        print(f"Note: graded with solutions/{part} as it is now. To give students its text, too: make release PART={part}")
+        print(f"Note: graded with the current solutions/{part}. To update the students' notebook, too: make release PART={part}")
 
 
 def _times(part: str, students: list[str], home: Path) -> dict[str, datetime | None]:

@@ -46,7 +46,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> CollectResult:
         keep_index(part, found.files, home)
         students = sort_by_student(part, found, people, done)
         used = {_upload_folder(hand_in.file) for hand_ins in students.values() for hand_in in hand_ins}
-        done.refused += [(str(file), "hidden, like files that editors leave") for file in found.hidden if _upload_folder(file) not in used]
+        done.refused += [(str(file), "hidden, like files left by editors") for file in found.hidden if _upload_folder(file) not in used]
         owners: dict[str, set[str]] = {}
         for student, hand_ins in students.items():
             for hand_in in hand_ins:
@@ -157,7 +157,7 @@ def resolve_student(hand_in: CandidateSubmission, people: Roster | None) -> tupl
     if others and said.key not in others:
         return "", f"user {said.key} has the same name as {found[0]}, who is user {', '.join(sorted(others))} in roster.csv"
     if not found and said and said.platform == "moodle" and (group := _behind_a_group(hand_in.student, people)):
-        why = f"after a group's name, {hand_in.student!r} may be {' or '.join(group)}; if so, rename the folder or file to the id"
+        why = f"without a group's name, {hand_in.student!r} may be {' or '.join(group)}; if so, rename the folder or file to the id"
         return "", f"nobody in roster.csv has that name; {why}"
     if len(found) == 1:
         return found[0], None
@@ -219,7 +219,7 @@ def main() -> None:
     folder = Path(sys.argv[2]).expanduser() if len(sys.argv) > 2 and sys.argv[2] else None
     if folder is None or not folder.exists():
         which = "Which folder?" if folder is None else f"There is no {printable(str(folder))}."
-        sys.exit(f"{which} {usage}. It should hold a platform's download, or files such as ada_{part}.ipynb or ada/{part}.ipynb.")
+        sys.exit(f"{which} {usage}. It should contain a platform's download, or files such as ada_{part}.ipynb or ada/{part}.ipynb.")
     try:
         done = collect(part, folder)
     except (roster.RosterError, GradingConfigError) as error:
@@ -227,7 +227,7 @@ def main() -> None:
     if text := format_table(done):
         print(text)
     if not done.matched:
-        sys.exit(f"No hand-ins of {part} there. Expected files such as ada_{part}.ipynb or ada/{part}.ipynb, or a zip of them.")
+        sys.exit(f"No hand-ins of {part} were found there. Expected files such as ada_{part}.ipynb or ada/{part}.ipynb, or a zip of them.")
 
 
 if __name__ == "__main__":

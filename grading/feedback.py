@@ -148,16 +148,16 @@ def main() -> None:
     except (roster.RosterError, GradingConfigError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit("\nInterrupted. The pages so far are kept; nothing is packed.")
+        sys.exit("\nInterrupted. The pages written so far are kept; no zips were packed.")
     written = [student for student in graded_students(part, GRADING) if student not in problems]
     print(f"{_pages(len(written))} in grading/feedback/*/{part}/")
     if told:
-        print(f"{_pages(len(told))} there that say why nothing was graded")
+        print(f"{_pages(len(told))} there to say why nothing was graded")
     packed = packing.pack(part, GRADING, [*written, *told])
     for archive, number in packed.archives.items():
-        print(f"{_pages(number)} of them in grading/feedback/{archive}")
+        print(f"{_pages(number)} packed in grading/feedback/{archive}")
     if not packed.archives:
-        print("No zip for a platform: none of these came from one.")
+        print("No zips for platforms: none of these hand-ins came from a platform.")
     without_page = {student: why for student, why in students_without_page(course, part, problems).items() if student not in told}
     for title, why in (("without a page", without_page), ("in no zip", packed.left if packed.archives else {})):
         if why:

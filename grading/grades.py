@@ -139,12 +139,12 @@ def notes(course: CourseGrades, found: dict[str, dict[str, PartGrade]], numbers:
     strangers = [student for student in found if course.people and student not in course.people.rows]
     said = {
         "not in roster.csv, but with points": [_who_now(course, student) for student in strangers],
-        "not fully graded, see the columns 'not graded'": [
+        "not fully graded (see the columns 'not graded')": [
             student
             for student, of in found.items()
             if any(m.missing not in ("", ungraded.NOTHING_SUBMITTED) and not m.by_hand for m in of.values())
         ],
-        "points still to be given by hand, see the columns 'not graded'": [
+        "points still to be given by hand (see the columns 'not graded')": [
             student for student, of in found.items() if any(mark.by_hand for mark in of.values())
         ],
         "Canvas can match them by name only; the roster's columns 'canvas', 'number' or 'login' can identify them": [
@@ -158,7 +158,7 @@ def notes(course: CourseGrades, found: dict[str, dict[str, PartGrade]], numbers:
         "Brightspace cannot match them; the roster's columns 'number' or 'login' can identify them": [
             student for student, row in rows.items() if not any(row.get(column, "").strip() for column in ("number", "login"))
         ],
-        "starts like a formula, so a quote was put before it; a platform that matches by it needs it without the quote": [
+        "starts like a formula, so a quotation mark was put in front; a platform that matches students by it needs it without the mark": [
             f"{student}'s {column}"
             for student, row in rows.items()
             for column in ("email", "number", "login")

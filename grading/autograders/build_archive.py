@@ -184,7 +184,7 @@ def instructions(platform: str, part: str, path: Path, python: str, minutes: int
         return
     limit = f"Autograder time-out: {60 * minutes} s; a run ends by itself {SETUP_RESERVE_SECONDS} s before that."
     yield f"Name of the hand-in: {autolab.SUBMISSION_FILE}. {limit}"
-    yield f"Image: one with Python {python}{has} and make; with bubblewrap, root, or Linux 6.2 or newer."
+    yield f"Image: one with Python {python}{has} and make; it needs bubblewrap, root, or Linux 6.2 or newer."
     yield "Problems, with their maximum points: " + ", ".join(f'"{display_name(name)}" {most:g}' for name, most in tests.items())
     if columns := scoreboard.column_names(part):
         yield "Scoreboard, with these columns: " + "; ".join(columns)

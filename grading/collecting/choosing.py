@@ -41,13 +41,13 @@ def choose(student: str, hand_ins: list[CandidateSubmission], classes: set[str])
     """
     found = Choice()
     hand_ins = _only(
-        hand_ins, [h for h in hand_ins if h.is_readable], f"cannot be read as a notebook, but another one of {student} can", found
+        hand_ins, [h for h in hand_ins if h.is_readable], f"cannot be read as a notebook, but another one from {student} can", found
     )
     usual: dict[tuple, tuple] = {}
     for h in hand_ins:
         usual[h.upload] = min(h.oddness, usual.get(h.upload, h.oddness))
     expected = [h for h in hand_ins if not h.platform or h.oddness == usual[h.upload]]
-    hand_ins = _only(hand_ins, expected, "next to it is one with the expected name or place, and that one counts", found)
+    hand_ins = _only(hand_ins, expected, "there is one with the expected name or place next to it, and that one counts", found)
     hand_ins = sorted(hand_ins, key=lambda h: h.age)
     newest, sums = hand_ins[-1], [hashlib.sha256(h.file.path.read_bytes()).digest() for h in hand_ins]
     others = [h for h, found_sum in zip(hand_ins, sums, strict=True) if found_sum != sums[-1]]
@@ -133,4 +133,4 @@ def disambiguation_hint(platform: str, name: str, number: str) -> str:
     column = f"the column {platform!r} of roster.csv can tell them apart"
     if platform == "canvas":
         return column
-    return f"{column}, by these numbers, such as {number}; or replace {name!r} by each one's id, and leave the rest of the name"
+    return f"{column}, by these numbers, such as {number}; or replace {name!r} with each one's id, and keep the rest of the name"

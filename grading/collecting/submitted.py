@@ -80,7 +80,7 @@ class Submitted:
         said = hand_in.platform
         if said and (owner := self._numbers.get((said.platform, said.number), student)) != student:
             raise NotStored(
-                f"user {said.number} is {owner}, from whom a hand-in was collected before; is {student} another name of theirs?"
+                f"user {said.number} is {owner}, from whom a hand-in was collected before; is {student} another name for the same person?"
             )
         for part, record in records.records_of_student(self.home, student):
             same = said and record.get("platform") == said.platform and (part == self.part or said.platform == "canvas")

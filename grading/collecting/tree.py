@@ -108,7 +108,7 @@ class Tree:
                 others = {said for said in self.inside(here).said if not self._same(self.student(here), said)}
                 if is_zip(here[-1]) and not platforms.parse_name(here[-1]) and others:
                     named = student_from_folder(here[-1])
-                    return f"the zip is called {named!r}, but inside a platform names {_some(others)}: rename it, or remove those files"
+                    return f"the zip is called {named!r}, but a platform names {_some(others)} inside it: rename it, or remove those files"
                 return i
             if verdict != CONTAINER_FOLDER:
                 return verdict
@@ -164,8 +164,8 @@ class Tree:
     def _doubt(self, here: FolderPath, others: set[str]) -> str:
         name = student_from_folder(here[-1])
         return (
-            f"{name!r} may be a student, or a folder of hand-ins of {_some(others)}; "
-            f"in that case, collect it by itself, FROM=.../{here[-1]}"
+            f"{name!r} may be a student, or a folder with the hand-ins of {_some(others)}; "
+            f"in the latter case, collect it separately, with FROM=.../{here[-1]}"
         )
 
     def _inside(self, here: FolderPath) -> FolderContents:

@@ -239,7 +239,7 @@ def _entry(
         if not name.lower().endswith(".zip"):
             found.files.append(DownloadedFile(container, (*inside, *parts), Path(target), changed))
         elif depth == MAX_ZIP_DEPTH:
-            found.refused.append((shown, "a zip in a zip in a zip, too deep"))
+            found.refused.append((shown, "a zip in a zip in a zip, which is too deep"))
         else:
             _zip(Path(target), container, (*inside, *parts), found, work, room, changed, depth + 1)
 

@@ -36,7 +36,7 @@ def report(part: str, home: Path = GRADING) -> Path:
     if not course.tests:
         raise NothingToReport(f"{part} has nothing to grade, so there is nothing to report.")
     if not course.handed_in and not course.missing:
-        raise NothingToReport(f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/, and no roster.csv that says who is missing.")
+        raise NothingToReport(f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/, and no roster.csv to say who is missing.")
     found = mistakes.find_mistakes(course)
     names, without = variant_messages.name_mistakes(part, home) if found else ({}, "")
     given = similarity.given_shingles(course)

@@ -61,13 +61,18 @@ def discrimination(own: list[float], rest: list[float], tests: int = 2) -> tuple
     (None, 'too few: 20 graded hand-ins are needed')
     """
     if tests < 2:
-        return None, "the part has one exercise only"
+        return None, "the part has only one exercise"
     if len(own) < MIN_SUBMISSIONS:
         return None, f"too few: {MIN_SUBMISSIONS} graded hand-ins are needed"
     for values, what in ((own, "here"), (rest, "in the rest")):
         others = len(values) - max(values.count(value) for value in set(values))
         if others < MIN_WITH_OTHER_POINTS:
-            return None, f"too few: all but {others} have the same points {what}" if others else f"too few: all have the same points {what}"
+            return (
+                None,
+                f"too few differ: all but {others} have the same points {what}"
+                if others
+                else f"too few differ: all have the same points {what}",
+            )
     return float(np.corrcoef(own, rest)[0, 1]), ""
 
 

@@ -118,13 +118,13 @@ def summary(
     )
     if len(tests) > 1 and len({f.share for f in tests.values()}) > 1:
         hardest = min(tests, key=lambda test: tests[test].share)
-        said.append(f"The hardest is “{display_name(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
+        said.append(f"The hardest exercise is “{display_name(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
     if found and not found[0].follows:
         n = len(found[0].students)
         said.append(
             f"The most common mistake, made by {n} students: “{found[0].message.partition(CAUSE_PREFIX)[0].rstrip('.')}”."
             if n > 1
-            else "No two made the same mistake."
+            else "No two students made the same mistake."
         )
     return said
 

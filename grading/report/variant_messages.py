@@ -27,15 +27,15 @@ def name_mistakes(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
     """
     wrong = [answer for answer in answers.read(part) if answer.loses]
     if not wrong:
-        return {}, f"There are no wrong answers in solutions/{part}/variants.py, so mistakes have no names."
+        return {}, f"There are no wrong answers in solutions/{part}/variants.py, so the mistakes have no names."
     path, now = home / "reports" / "variants" / f"{part}.json", variants_fingerprint(part)
     said = _kept(path, now)
     if said is None:
         try:
-            print(f"{part}: running its {len(wrong)} wrong variants first, once, to name the mistakes. {sandbox.isolation_notice()}")
+            print(f"{part}: running its {len(wrong)} wrong variants first, once, to recognize the mistakes. {sandbox.isolation_notice()}")
             said = collect_messages(part, wrong)
         except sandbox.NoSandbox as problem:
-            return {}, f"The variants did not run, so mistakes have no names. {problem}"
+            return {}, f"The wrong variants could not be run, so the mistakes have no names. {problem}"
         build.write_atomically(json.dumps({"fingerprint": now, "said": said}, indent=1), path)
     found: dict[str, list[str]] = {}
     for answer in wrong:

@@ -119,7 +119,7 @@ class CourseGrades:
         missing = [f"by hand: {', '.join(waits)}"] if waits else []
         state = pending.submission_state(part, student, self.home, pending.current_key(part, self.home))
         newer = ungraded.lasting_reason(part, student, self.home) or "make autograde"
-        missing += {pending.NEW: [f"a newer one: {newer}"], pending.CHANGED: ["the tests have changed: make autograde"]}.get(state, [])
+        missing += {pending.NEW: [f"a newer hand-in: {newer}"], pending.CHANGED: ["the tests have changed: make autograde"]}.get(state, [])
         old = state in (pending.NEW, pending.CHANGED)
         return PartGrade(max(0.0, kept - penalty), maximum, penalty, "; ".join(missing), old, bool(waits) and not old)
 

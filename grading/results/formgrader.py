@@ -25,7 +25,7 @@ def main() -> None:
     os.environ.update(environment())
     os.chdir(GRADING)  # nbgrader reads its configuration from the current folder
     logging.getLogger("ServerApp").addFilter(_is_not_about_the_exchange)
-    print("Opening the formgrader: Manual Grading shows each part's hand-ins. Ctrl-C twice ends it.", flush=True)
+    print("Opening the formgrader: Manual Grading shows each part's hand-ins. Press Ctrl-C twice to end it.", flush=True)
     from jupyterlab.labapp import LabApp
 
     LabApp.launch_instance(command(GRADING, ["--LabApp.default_url=/formgrader", *sys.argv[1:]])[3:])

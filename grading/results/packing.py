@@ -45,11 +45,11 @@ def pack(part: str, home: Path, students: list[str]) -> Packed:
         said = records.read(home, student, part)
         platform, place = said.get("platform"), platforms.feedback_path(said.get("name") or "", part)
         if platform not in platforms.PLATFORMS:
-            done.left[student] = f"it is not from a platform; the page is feedback/{student}/{part}/{part}.html"
+            done.left[student] = f"it did not come from a platform; the page is feedback/{student}/{part}/{part}.html"
         elif place is None:
             done.left[student] = "its name on the platform is not known; run make collect again, with the same download"
         elif place in places.setdefault(platform, {}):
-            done.left[student] = f"it has the same name on the platform as that of {places[platform][place]}"
+            done.left[student] = f"on the platform, it has the same name as the hand-in of {places[platform][place]}"
         else:
             places[platform][place] = student
     for platform in platforms.PLATFORMS:

@@ -171,8 +171,8 @@ class GradebookWriter:
                 who = ", ".join(students[:5]) + (f" and {len(students) - 5} more" if len(students) > 5 else "")
                 self.gradebook.db.rollback()
                 raise GradingConfigError(
-                    f"{part}: {cell.name} is gone from its source, but in the gradebook a person has given it points or comments, for "
-                    f"{who}. Restore its name, or remove them there first."
+                    f"{part}: {cell.name} is no longer in its source, but in the gradebook a person has given it points or comments, for "
+                    f"{who}. Restore its name, or first remove these points and comments there."
                 )
 
     def _add(self, kind: type, cell: NotebookNode, released: Notebook) -> None:

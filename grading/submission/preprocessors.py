@@ -72,7 +72,7 @@ class ExecuteOnRanks(Execute):
                     nb, resources = super().preprocess(nb, resources, *args, **kwargs)
                 except RuntimeError as error:
                     if str(error).startswith("Kernel "):  # as jupyter_client and nbclient word it
-                        raise StartFailed(f"the notebook's kernel did not come up, or ended: {error}") from error
+                        raise StartFailed(f"the notebook's kernel did not start, or ended: {error}") from error
                     raise
         for cell in nb.cells:
             if kind_of(cell) == "test":
@@ -105,7 +105,7 @@ class ExecuteOnRanks(Execute):
             cell, resources = super().preprocess_cell(cell, resources, index)
             self._explain(kind, source, cell)
             if dead := next((o for o in cell.outputs if o.get("ename") == "StartError"), None):
-                raise StartFailed(f"the ranks did not come up: {dead.evalue}")
+                raise StartFailed(f"the ranks did not start: {dead.evalue}")
             if kind != "test":
                 self._shown += len(json.dumps(cell.outputs))
                 if self._shown > MAX_OUTPUT_CHARS:

@@ -38,4 +38,4 @@ def isolation_notice() -> str:
     if sandbox_variables()[bubblewrap.ISOLATION_VARIABLE] == bubblewrap.SANDBOXED:
         return f"Each rank runs in a sandbox of its own (bubblewrap): no network, no files, no other processes.{unlimited}"
     hidden = "with your permissions, but Landlock hides your files from it" if landlock.abi_version() else "as you, with all your files"
-    return f"Without a sandbox, as you asked: the students' code runs {hidden}, and ranks can exchange data that nobody counts.{unlimited}"
+    return f"Without a sandbox, as you asked: the students' code runs {hidden}, and ranks can exchange data that is not counted.{unlimited}"

@@ -293,7 +293,7 @@ def test_of_one_upload_the_file_that_is_called_as_it_should_be_counts(downloads)
     downloads.zip("m.zip", {moodle("Cy", 1): "right", moodle("Cy", 1, "old/P.ipynb"): "old"})
     done, found = downloads.collect()
     assert found == {"ada": "right", "bob": "only", "Cy": "right"} and not done.replaced
-    assert {why for _, why in done.refused} == {"next to it is one with the expected name or place, and that one counts"}
+    assert {why for _, why in done.refused} == {"there is one with the expected name or place next to it, and that one counts"}
 
 
 def test_a_notebook_that_a_browser_has_called_a_text(downloads):

@@ -276,7 +276,9 @@ def test_pages_go_back_under_the_names_under_which_hand_ins_came(students, tmp_p
         f"12-34 - Eve - Oct 3, 2026 1159 PM/{PART}.html": "page of Eve",
     }
     assert (
-        packed.left.keys() == {"zoe", "old"} and "not from a platform" in packed.left["zoe"] and "make collect again" in packed.left["old"]
+        packed.left.keys() == {"zoe", "old"}
+        and "did not come from a platform" in packed.left["zoe"]
+        and "make collect again" in packed.left["old"]
     )
     again = packing.pack(PART, students.home, ["zoe"])
     assert again.archives == {} and not list(students.home.glob("feedback/*.zip")), "a zip of yesterday"
@@ -291,7 +293,7 @@ def test_two_hand_ins_of_one_name_are_not_mixed_up_in_a_zip(students):
         page.parent.mkdir(parents=True)
         page.write_text(student)
     packed = packing.pack(PART, students.home, ["ada", "eve"])
-    assert packed.archives == {f"{PART}-moodle.zip": 1} and "same name on the platform as that of ada" in packed.left["eve"]
+    assert packed.archives == {f"{PART}-moodle.zip": 1} and "it has the same name as the hand-in of ada" in packed.left["eve"]
     assert platforms.feedback_path("../../x_1_2_y.ipynb", PART) != "../../x" and platforms.feedback_path("ada.ipynb", PART) is None
 
 
@@ -318,7 +320,7 @@ def test_the_command_says_who_has_no_page_and_why(students, monkeypatch, capsys)
     said = capsys.readouterr().out
     assert f"1 page in grading/feedback/*/{PART}/" in said and "without a page: 3" in said and "zoe: nothing handed in" in said
     assert f"ben: not graded yet; make autograde PART={PART} says why" in said and "    broken: " in said
-    assert "No zip for a platform: none of these came from one." in said
+    assert "No zips for platforms: none of these hand-ins came from a platform." in said
 
 
 def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page(students, tmp_path, monkeypatch, capsys):
@@ -335,7 +337,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     said = format_table(collect(PART, downloads, home))
     assert f"    ben: {PART}.ipynb: a notebook of 02_process_groups" in said and "    eve\n" in said
     (home / "submitted" / "dan" / PART / "not_graded.txt").write_text("the file is not a notebook: it is empty")
-    for student, fault in (("fay", "the ranks did not come up: /home/prof"), ("gus", "user 12 is ben; rename the folder")):
+    for student, fault in (("fay", "the ranks did not start: /home/prof"), ("gus", "user 12 is ben; rename the folder")):
         path = home / "submitted" / student / PART / f"{PART}.ipynb"
         path.parent.mkdir(parents=True)
         if student == "fay":
@@ -366,7 +368,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     monkeypatch.setattr("sys.argv", ["feedback", PART])
     feedback.main()
     said = capsys.readouterr().out
-    assert "4 pages there that say why nothing was graded" in said and "without a page: 1" in said and "99" not in said
+    assert "4 pages there to say why nothing was graded" in said and "without a page: 1" in said and "99" not in said
     with zipfile.ZipFile(home / "feedback" / f"{PART}-canvas.zip") as archive:
         assert sorted(archive.namelist()) == [f"{name}_{PART}.html" for name in ("ben_12_2", "cleo_13_3", "dan_14_4", "zoe_16_6")]
         pages = {name.partition("_")[0]: Outline(archive.read(name).decode()) for name in archive.namelist()}
@@ -376,7 +378,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     (home / "submitted" / "ada" / PART / f"{PART}.ipynb").write_text("a newer one")
     (home / "submitted" / "ada" / PART / "not_graded.txt").write_text("the file is not a notebook")
     assert "ada" not in feedback.ungradable(PART, course), "the points of the earlier one stand"
-    assert course.mark("ada", PART).missing == "a newer one: not graded: the file is not a notebook"
+    assert course.mark("ada", PART).missing == "a newer hand-in: not graded: the file is not a notebook"
     # What comes then is graded as if nothing had been.
     (downloads / f"ben_12_5_{PART}.ipynb").write_text(other.replace("02_process_groups", PART))
     collect(PART, downloads, home)

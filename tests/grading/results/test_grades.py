@@ -98,7 +98,7 @@ def test_everybody_has_a_line(course):
     assert ben["name"] == 'O\'Hara, "Ben", José' and ben[f"{NAIVE} points"] == "6.5" and ben[f"{NAIVE} late penalty"] == "1"
     assert zoe[f"{ZERO} not graded"] == "not graded: make autograde" and zoe["total"] == "0"
     assert eve[f"{NAIVE} not graded"] == "by hand: the whole layer"
-    assert fay[f"{ZERO} points"] == "12" and fay[f"{ZERO} not graded"] == "a newer one: make autograde"
+    assert fay[f"{ZERO} points"] == "12" and fay[f"{ZERO} not graded"] == "a newer hand-in: make autograde"
     assert "not in roster.csv, but with points: eve, fay" in course.said
     assert any(line.startswith("not fully graded") and line.endswith(": zoe, fay") for line in course.said)
     assert any(line.startswith("points still to be given by hand") and line.endswith(": eve") for line in course.said)

@@ -161,7 +161,8 @@ def test_without_a_sandbox_mistakes_have_no_names_and_the_page_says_why(graded, 
     graded.hand_in("ada", 0, "CheckFailed: the sum on rank 1 has the wrong value. (seed 1)")
     page = graded.report()
     assert (
-        "did not run, so mistakes have no names. No sandbox: &lt;none here&gt;." in page and "the sum on rank … has the wrong value" in page
+        "could not be run, so the mistakes have no names. No sandbox: &lt;none here&gt;." in page
+        and "the sum on rank … has the wrong value" in page
     )
     assert not list((graded.home / "reports" / "variants").glob("*")), "what did not run is not remembered"
 
@@ -212,7 +213,7 @@ def test_who_is_missing_late_not_graded_or_unknown(graded):
     assert page.late == {"ada": 3 * 3600, "jim": 2 * 86400}
     assert "after the last grading" in page.ungraded["tim"] and "there is homework.ipynb" in page.ungraded["jim"]
     assert "Of 4 students in the roster, 1 is missing; 4 handed in (1 of them not in the roster); 2 are graded, 2 are not." in text
-    assert page.timeless == 1 and "For 1 hand-in, the time is not known." in text, "tim's new one"
+    assert page.timeless == 1 and "For 1 hand-in, the time is unknown." in text, "tim's new one"
     states = {row["student"]: (row["state"], row["seconds late"], row["points of 10"]) for row in graded.rows("points.csv")}
     assert (
         states["ada"] == ("graded", "10800", "10") and states["jean"] == ("missing", "0", "") and states["tim"] == ("not graded", "0", "")

@@ -205,7 +205,7 @@ def test_a_test_that_goes_takes_nothing_along_that_a_person_wrote(one, tmp_path,
         ("### BEGIN HIDDEN TESTS\n", "### BEGIN HIDDEN TESTS\n# Another.\n"),
     )
     for _ in range(2):
-        with pytest.raises(config.GradingConfigError, match=r"test-first is gone from its source.* for ben\. Restore its name"):
+        with pytest.raises(config.GradingConfigError, match=r"test-first is no longer in its source.* for ben\. Restore its name"):
             one.grade(PART)
         assert source.read_bytes() == before
     edit(one, tmp_path, monkeypatch, ("# %% Test another", "# %% Test first"), ("# %% First", "# %% The first"), ("# Another.\n", ""))
@@ -478,7 +478,7 @@ def test_where_the_ranks_do_not_come_up_it_is_tried_again_and_never_0(monkeypatc
     source = build.from_text(NO_RANKS, PART)
     told, text = [], nbformat.writes(source, version=4)
     found = grade(Task(text, text.encode()), told.append)
-    assert found.lost and found.points == {} and told == [] and "the ranks did not come up: no room" in found.problem
+    assert found.lost and found.points == {} and told == [] and "the ranks did not start: no room" in found.problem
 
 
 def test_where_the_kernel_does_not_come_up_it_is_tried_again(one, monkeypatch):
@@ -492,7 +492,7 @@ def test_where_the_kernel_does_not_come_up_it_is_tried_again(one, monkeypatch):
 
     monkeypatch.setattr(AsyncKernelClient, "wait_for_ready", died)
     found = grade(Task(text, text.encode()))
-    assert found.lost and found.points == {} and "the notebook's kernel did not come up" in found.problem
+    assert found.lost and found.points == {} and "the notebook's kernel did not start" in found.problem
 
 
 NO_RANKS = """# ---
