@@ -10,7 +10,7 @@ TEXT = "\n".join(
     [
         HEADING,
         "",
-        "Double-click here to answer. It counts for nothing, and your instructor sees the answers without names.",
+        "Double-click here to answer. It is not graded, and your instructor sees the answers without names.",
         "",
         *(f"- {label}: " for label in LABELS.values()),
     ]
