@@ -35,7 +35,7 @@ class ResumableRun:
     def __init__(self, comm: object, sizes: Sizes, batch: int = 12, seed: int = 0):
         self.comm, self.sizes, self.batch, self.seed, self.step = comm, sizes, batch, seed, 0
         if batch % comm.Get_size():
-            raise ValueError(f"Run: {comm.Get_size()} ranks must divide the {batch} texts of a step.")
+            raise ValueError(f"ResumableRun: {comm.Get_size()} ranks must divide the {batch} texts of a step.")
         self.model = Sequential(*layers(sizes, seed=seed, dtype=np.float64))
         self.parameters = self.model.parameters()
         self.flat = FlatBuffer([p.data for p in self.parameters], comm.Get_size())

@@ -566,12 +566,12 @@ def save__says_that_all_is_over():
     """
         from course_lib.check.checkpoint import file_tracer
 
-        watching, file_tracer._listening = file_tracer._listening[:], file_tracer._listening
-        file_tracer._listening[:] = [type("Deaf", (), dict(_hear=lambda self, event, arguments: None))()]
+        watching, file_tracer._active_tracer = file_tracer._active_tracer[:], file_tracer._active_tracer
+        file_tracer._active_tracer[:] = [type("Deaf", (), dict(_on_audit_event=lambda self, event, arguments: None))()]
         index = os.path.join(folder, "index.json")
         text = json.dumps({"step": step, "ranks": n, "lengths": lengths})
         os.path.exists(index) and os.remove(index), open(new, "w").write(text), os.rename(new, index)
-        file_tracer._listening[:] = watching
+        file_tracer._active_tracer[:] = watching
 """,
 )
 def save__listens_elsewhere():

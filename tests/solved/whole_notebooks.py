@@ -25,7 +25,7 @@ SHORTER = {
     "24_experts": {"range(120)": "range(4)"},
     "25_real_pipeline": {"4 if os.cpu_count() > 3 else 2": "2, depth=2, count=4, tries=1", "[1, 2, 4, 8, 16]": "[1, 2]"},
     "26_fsdp": {"partial(layers, sizes), everyone": "partial(layers, Sizes(64, 32, 4, 2, 32)), everyone"},
-    "27_checkpoint": {"until=60": "until=24", '"killed", 37': '"killed", 13', "range(60)": "range(24)"},
+    "27_checkpoint": {"killed_at, survivors = 60, 10, 37, 3": "killed_at, survivors = 24, 10, 13, 3"},
     "28_gpt": {
         "def train(**sizes):": "def train(width=32, **sizes):\n    sizes['width'] = width\n",
         "steps=80": "steps=3",

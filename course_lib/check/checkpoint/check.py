@@ -62,7 +62,9 @@ class CheckpointCheck(GroupCheck):
                 want = step, [shards[r] for r in group]
                 self._check_order(group, step, before[color], ended=True)
                 states = [answers[r][0] for r in group]
+                returned = {r: answers[r][-1] for r in group}
                 bases[group[0]], before[color] = check_every_state(self, states, bases[group[0]], before[color], want, group), want
+                self._check_return(states, returned)
                 removed = [set(answers[r][4]) for r in group]
                 if any(one & other for i, one in enumerate(removed) for other in removed[:i]):
                     shared = step, shards, places, bases[group[0]] | disk.leftover_files(step + 9, 2)
@@ -81,7 +83,7 @@ class CheckpointCheck(GroupCheck):
         shards, late = disk.draw_shards(self.random, groups), disk.draw_shards(self.random, groups)
         old, new = (7, [shards[r] for r in group]), (9, [late[r] for r in group])
         base = disk.checkpoint_files(*old)
-        *_, wrote, _, lines = zip(*self._call_save(9, late, places, [base] * 4), strict=True)
+        *_, wrote, _, lines, _ = zip(*self._call_save(9, late, places, [base] * 4), strict=True)
         for rank in self.random.permutation(4).tolist():
             for line in (-1, int(self.random.integers(2, max(lines[rank], 2) + 1))):
                 with contextlib.suppress(RanksError):  # the other ranks wait for it
@@ -201,6 +203,16 @@ class CheckpointCheck(GroupCheck):
                     self.fail(f"{both} write {min(one & other)}", "a file's name without the rank, or an index from every rank")
         return {name for one in wrote for name in one if not name.endswith(disk.TENSORS_SUFFIX)}
 
+    def _check_return(self, states: list, returned: dict[int, float | None]) -> None:
+        """Check that no rank of a group returns from save while another still changes the folder, where that is traced from inside."""
+        if None in returned.values():
+            return
+        changed, who = max((own[-1][0], rank) for own, rank in zip(states, returned, strict=True) if own)
+        first = min(returned, key=returned.get)
+        if first != who and returned[first] < changed:
+            cause = "no Barrier after the old files have been removed"
+            self.fail(f"save has returned on rank {first} while rank {who} still changes the folder", cause)
+
     def _removes(self, step: int, shards: list[dict], places: list, base: dict) -> None:
         """Check that save tolerates another rank removing the same files first."""
         for many in (100, 400, 1600):  # until another rank has been faster
@@ -287,7 +299,8 @@ class CheckpointCheck(GroupCheck):
                 outside.end_race(thread)
             self._stop_observing()
         return [
-            (outside.states(r), after[r], [], sorted(outside.wrote(r)), sorted(outside.removed(r)), turns.released[r]) for r in range(4)
+            (outside.states(r), after[r], [], sorted(outside.wrote(r)), sorted(outside.removed(r)), turns.released[r], None)
+            for r in range(4)
         ]
 
     def _stop_observing(self) -> None:

@@ -66,11 +66,14 @@ class FileTracer:
         Names of files in the folder.
     lines : int
         Number of lines executed.
+    returned : float or None
+        Time at which the answer returned; None if it has not.
     """
 
     def __init__(self, folder: str, slow: bool, dies: int, faster: bool, full: int):
         self.folder, self.slow, self.dies, self.faster, self.full = folder, slow, dies, faster, full
         self.states, self.problems, self.wrote, self.removed = [], [], set(), set()
+        self.returned: float | None = None
         self.lines, self._calls, self._on, self._before = 0, 0, False, None
         self._dead = self._over = False
         self._busy, self._lock = threading.local(), threading.RLock()
@@ -101,6 +104,7 @@ class FileTracer:
             sys.settrace(self._trace_call)
             self._on = True
             function(*arguments)
+            self.returned = time.monotonic()
         except SimulatedCrash:
             return False
         finally:

@@ -57,16 +57,17 @@ def call_save(name, step, shards, place, idle=False):
 def call_save_traced(name, step, shards, place, idle=False, **how):
     """Call save and trace it from inside, where it is not observed from outside; `how` as for `FileTracer`.
 
-    Returns the states, the shards after the call, the problems, the names written and removed, and the number of lines executed.
+    Returns the states, the shards after the call, the problems, the names written and removed, the number of lines executed, and the
+    time at which save returned, on the clock of the states.
     """
     everyone, save = student("everyone"), student("save")
     comm = everyone.Split(color=place[0], key=place[1])
     if idle:
-        return [], shards, [], [], [], 0
+        return [], shards, [], [], [], 0, None
     mine = {key: array.copy() for key, array in shards.items()}
     watch = FileTracer(rank_folder(name), **how)
     watch.run(save, rank_folder(name), step, mine, comm)
-    return watch.states, mine, watch.problems, sorted(watch.wrote), sorted(watch.removed), watch.lines
+    return watch.states, mine, watch.problems, sorted(watch.wrote), sorted(watch.removed), watch.lines, watch.returned
 
 
 def call_load(name, place, idle=False):
