@@ -44,7 +44,7 @@ from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 # | `micro_batch` | texts that go through the pipeline together | 19 |
 # | `interleave` (printed as v) | pieces of the model on each pipeline rank: more pieces, shorter bubbles, more messages | new |
 # | `sequence_parallel` | tensor parallel ranks also split the positions | 22 |
-# | `recompute` | what backward computes again: `"none"`, `"selective"` (attention's scores) or `"full"` (the layer) | 26 |
+# | `recompute` | what backward computes again: `"none"`, `"selective"` (attention's scores) or `"full"` (the layer) | 20 |
 # | `sharded_optimizer` | data parallel ranks shard the optimizer state | 09 |
 #
 # With `pipeline=4` and `interleave=2`, rank 0 has the first and the fifth of 8 layers: each micro-batch comes by twice.
@@ -80,33 +80,40 @@ reference_data.picture(times)
 # forward and backward, for $b$ texts of $s$ positions (not counting attention's scores). So each axis has this many FLOP per byte:
 #
 # - tensor: four all-reduces of $2 s b h$ bytes, and only a $t$-th of the FLOP: $4.5\, h / (t - 1)$;
-# - pipeline: one activation each way, for the $l$ layers of a rank: $18\, h\, l$;
+# - pipeline: one activation each way for the $l$ layers of a rank, and a $t$-th of the FLOP: $18\, h\, l / t$ if each of the $t$ tensor
+#   parallel ranks sends all of it. With *scatter/gather* (Narayanan et al., 2021, "Efficient large-scale language model training on GPU
+#   clusters using Megatron-LM", section 4.1), each sends a $t$-th, and the node gathers the parts: $18\, h\, l$;
 # - data: an all-reduce of 4 bytes per parameter, once per step: $0.75$ for each token that the rank has processed.
 #
 # Which axis may leave the node, and which one must not?
 
 
 # %% Count FLOP for a byte tags=["slide-50"]
+name, texts, device = "22b", 512, A100_DEVICE  # numbers to play with
+grid = Configuration(tensor=8, pipeline=4, data=16)
+
+
 def flop_for_a_byte(model, c):
-    """FLOP per byte for each axis, by the formulas above."""
-    tokens = model.batch * model.sequence / c.data
-    return {
-        f"tensor {c.tensor}": 4.5 * model.hidden / (c.tensor - 1),
-        f"pipeline {c.pipeline}": 18 * model.hidden * model.layers / c.pipeline,
-        f"data {c.data}": 0.75 * tokens,
-    }
+    """FLOP per byte for each axis, by the formulas above; with scatter/gather."""
+    tokens, layers = model.batch * model.sequence / c.data, model.layers / c.pipeline
+    found = {}
+    if c.tensor > 1:
+        found[f"tensor {c.tensor}"] = 4.5 * model.hidden / (c.tensor - 1)
+    if c.pipeline > 1:
+        found[f"pipeline {c.pipeline}"] = 18 * model.hidden * layers
+    return found | {f"data {c.data}": 0.75 * tokens}
 
 
-model = replace(MODEL_PRESETS["22b"], batch=512)
-links = {"within a node": A100_DEVICE.inside, "network": A100_DEVICE.network}
-peak = A100_DEVICE.flops * A100_DEVICE.matrix
-roofs = {name: peak / link.bandwidth / link.efficiency for name, link in links.items()}
-points = flop_for_a_byte(model, Configuration(tensor=8, pipeline=4, data=16))
-for name, flop in (points | roofs).items():
-    print(f"{name}: {flop:,.0f} FLOP per byte")
+model = replace(MODEL_PRESETS[name], batch=texts)
+links = {"within a node": device.inside, "network": device.network}
+peak = device.flops * device.matrix
+roofs = {link: peak / to.bandwidth / to.efficiency for link, to in links.items()}
+points = flop_for_a_byte(model, grid)
+for what, flop in (points | roofs).items():
+    print(f"{what}: {flop:,.0f} FLOP per byte")
 
-# %% Draw the roofline tags=["slide-50"]
-pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens per step, on A100")
+# %% Draw the roofline tags=["folded", "slide-50"]
+pictures.roofline(points, roofs, f"{name.upper()}, {texts:,} texts of {model.sequence:,} tokens per step, on {device.name}")
 
 # %% [markdown] tags=["slide-50"]
 # Whatever lies to the right of a roof's corner *can* be hidden behind computation, but is not always: a tensor parallel rank needs the sum
@@ -115,11 +122,13 @@ pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens per step, on A1
 # %% [markdown] tags=["slide-50"]
 # ## What fills the memory?
 #
-# Here is the same model on the same devices, by kind of memory: what shrinks with which axis, and what does not? The dotted line is a
-# device's memory.
+# Here is the same model with 64 texts per step on 16 of these devices, by kind of memory: what shrinks with which axis, and what does not?
+# The dotted line is a device's memory. Weights, gradients and optimizer state take 18 bytes per parameter here, two more than in parts 16
+# to 20: gradients are added up in 32 bits, as in Megatron-LM. Change the numbers, or add a way.
 
 # %% Draw the memory tags=["folded", "slide-50"]
-small = replace(MODEL_PRESETS["22b"], batch=64)
+gpus, batch = 16, 64  # numbers to play with; so are the ways
+small = replace(MODEL_PRESETS["22b"], batch=batch)
 ways = {
     "t 4": Configuration(tensor=4, data=4),
     "t 8": Configuration(tensor=8, data=2),
@@ -129,8 +138,8 @@ ways = {
     "p 8": Configuration(pipeline=8, data=2),
     "p 8, sharded": Configuration(pipeline=8, data=2, sharded_optimizer=True),
 }
-steps = {name: simulate(small, Cluster(A100_DEVICE, 16), c) for name, c in ways.items()}
-pictures.memory(steps, "22B on 16 devices: the fullest rank")
+steps = {name: simulate(small, Cluster(A100_DEVICE, gpus), c) for name, c in ways.items()}
+pictures.memory(steps, f"22B, {batch} texts per step, on {gpus} devices: the fullest rank")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: plan
@@ -249,7 +258,20 @@ print(report.whole_run(winner, tokens, price))
 #
 # `python -m course_lib.sim plan --model 70b --gpus 512 --device h100` prints the five best configurations, and writes a report and a trace
 # for Perfetto. `--help` shows how to describe your own model and cluster in a small file.
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
 #
+# - Megatron-LM: you choose, with `--tensor-model-parallel-size`, `--num-layers-per-virtual-pipeline-stage` (our `interleave`, counted in
+#   layers), `--recompute-granularity` and `--use-distributed-optimizer` (our `sharded_optimizer`). It reports what to expect:
+#   `megatron/training/theoretical_memory_usage.py` has 18 bytes per parameter, or 6 + 12 / d with the distributed optimizer.
+# - DeepSpeed: `deepspeed/autotuning` searches over ZeRO stages and micro-batch sizes. It estimates the memory, and then measures
+#   short runs on the real cluster, where `plan` simulates. It does not choose tensor or pipeline sizes.
+# - PyTorch: torchtitan's `ParallelDims` takes the sizes of all axes and checks that they fit; choosing them is up to you.
+#
+# </details>
+
+# %% [markdown]
 # ## Questions worth arguing about
 #
 # 1. The network becomes four times slower. Which axes shrink, and which grow?

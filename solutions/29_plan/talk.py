@@ -16,7 +16,8 @@
 # 7 billion parameters: how many bytes is that in training, before a single text has been read?
 
 # %% [markdown] tags=["fragment"]
-# 18 per parameter, 126 GB in all: weights in 16 bits, gradients in 32, and for Adam a copy and two moments, in 32 bits each.
+# 18 per parameter, 126 GB in all: weights in 16 bits, gradients in 32, and for Adam a copy and two moments, in 32 bits each. With gradients in
+# 16 bits, as in part 16, it is 16.
 
 # %% [markdown] after="## How far can you trust it?" tags=["notes"]
 # Say what is fitted and what is predicted: two numbers come from the 22B model alone. So the other six rows are a real test: the largest
@@ -32,7 +33,8 @@
 
 # %% [markdown] after="## A worked example: when is an axis bound by communication?" tags=["notes"]
 # Derive the first line on the board: $72\, s b h^2 / t$ FLOP, and four ring all-reduces, each with $2 (t - 1) / t$ times $2 s b h$ bytes.
-# Ask which formula does not contain the width: the one for data.
+# Ask which formula does not contain the width: the one for data. In pipeline, the two t cancel only with scatter/gather: a t-th of the FLOP, a
+# t-th of the bytes.
 
 # %% [markdown] after="Count FLOP for a byte" tags=["notes"]
 # Compare with the last two lines: tensor has 3,950, above the 1,209 of a node and below the 12,577 of the network. So tensor must stay
