@@ -33,11 +33,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     d = Settings()
     parser = argparse.ArgumentParser(prog="python -m course_lib.gpt", description="Train a small GPT on a grid of ranks.")
-    parser.add_argument("--dp", type=int, help="data parallel ranks (default: all ranks, divided by pp and tp)")
+    parser.add_argument("--dp", type=int, help="data parallel ranks (default: all ranks, divided by pp, cp and tp)")
     parser.add_argument("--pp", type=int, default=d.pp, help="pipeline parallel ranks")
+    parser.add_argument("--cp", type=int, default=d.cp, help="context parallel ranks, which split each text in zigzag order")
     parser.add_argument("--tp", type=int, default=d.tp, help="tensor parallel ranks")
     parser.add_argument("--sequence", action="store_true", help="sequence parallelism over the tensor parallel ranks")
-    parser.add_argument("--experts", type=int, default=d.experts, help="experts in each block, sharded over the data parallel ranks")
+    parser.add_argument(
+        "--experts", type=int, default=d.experts, help="experts in each block, sharded over the data and context parallel ranks"
+    )
     parser.add_argument("--fsdp", action="store_true", help="fully sharded data parallel")
     parser.add_argument("--schedule", choices=("1f1b", "gpipe"), default=d.schedule, help="pipeline schedule (1f1b)")
     parser.add_argument("--text", type=Path, help="folder or file to train on (the source code of Python's standard library)")
@@ -102,12 +105,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
     n = comm.Get_size()
-    dp = a.dp if a.dp is not None else max(n // max(a.pp * a.tp, 1), 1)
-    names = ("pp", "tp", "sequence", "experts", "fsdp", "schedule", "width", "heads", "depth", "length", "batch", "steps", "lr", "clip")
+    dp = a.dp if a.dp is not None else max(n // max(a.pp * a.cp * a.tp, 1), 1)
+    names = "pp cp tp sequence experts fsdp schedule width heads depth length batch steps lr clip".split()
     settings = Settings(dp=dp, micro_batches=a.micro_batches, seed=a.seed, **{name: getattr(a, name) for name in names})
     if settings.mesh.size != n:
+        context = f" --cp {a.cp}" if a.cp > 1 else ""
         raise SettingsError(
-            f"--dp {dp} --pp {a.pp} --tp {a.tp} need {settings.mesh.size} ranks, but mpiexec started {n}: "
+            f"--dp {dp} --pp {a.pp}{context} --tp {a.tp} need {settings.mesh.size} ranks, but mpiexec started {n}: "
             f"use mpiexec -n {settings.mesh.size}."
         )
     if a.every < 1:

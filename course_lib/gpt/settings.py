@@ -21,16 +21,16 @@ class Settings:
 
     Parameters
     ----------
-    dp, pp, tp : int
-        Number of data, pipeline and tensor parallel ranks.
+    dp, pp, cp, tp : int
+        Number of data, pipeline, context and tensor parallel ranks. Context parallel ranks split each text's positions, in zigzag order.
     sequence : bool
         Sequence parallelism: the tensor parallel ranks split the positions wherever they do not split heads or columns.
     experts : int
-        Experts instead of each block's MLP, sharded over the data parallel ranks; 0 for none.
+        Experts instead of each block's MLP, sharded over the data and context parallel ranks; 0 for none.
     capacity : float
         The experts' capacity factor, see part 24.
     fsdp : bool
-        Shard parameters, gradients and optimizer state over the data parallel ranks.
+        Shard parameters, gradients and optimizer state over the data and context parallel ranks.
     schedule : str
         "1f1b" or "gpipe".
     width, heads, depth, length : int
@@ -55,6 +55,7 @@ class Settings:
 
     dp: int = 1
     pp: int = 1
+    cp: int = 1
     tp: int = 1
     sequence: bool = False
     experts: int = 0
@@ -73,7 +74,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("dp", "pp", "tp", "width", "heads", "depth", "length", "batch", "steps"):
+        for name in ("dp", "pp", "cp", "tp", "width", "heads", "depth", "length", "batch", "steps"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if self.experts < 0 or self.seed < 0:
@@ -90,15 +91,20 @@ class Settings:
         )
         self._require_divisor("pp", self.pp, "depth", self.depth, "a pipeline stage holds whole blocks")
         self._require_divisor("dp", self.dp, "batch", self.batch, "a data parallel rank trains on whole texts")
+        if self.cp > 1:
+            self._require_divisor("2 × cp", 2 * self.cp, "length", self.length, "a context parallel rank holds two chunks of a text")
         if self.sequence:
-            self._require_divisor("tp", self.tp, "length", self.length, "sequence parallel ranks hold equal parts of a text")
+            length = self.length // self.cp
+            name = "positions of a context parallel rank" if self.cp > 1 else "length"
+            self._require_divisor("tp", self.tp, name, length, "sequence parallel ranks hold equal parts of a text")
             if self.tp == 1:
                 raise SettingsError("sequence parallelism splits the positions over the axis tp, but tp is 1: choose 2 or more.")
         if self.experts:
-            self._require_divisor("dp", self.dp, "experts", self.experts, "a data parallel rank holds whole experts")
+            axes = "dp × cp" if self.cp > 1 else "dp"
+            self._require_divisor(axes, self.replicas, "experts", self.experts, "a data parallel rank holds whole experts")
             if self.fsdp:
                 raise SettingsError("experts and fsdp cannot be combined: both shard weights over the data parallel ranks. Choose one.")
-        if self.fsdp and self.dp == 1:
+        if self.fsdp and self.replicas == 1:
             raise SettingsError("fsdp shards the model over the axis dp, but dp is 1: choose 2 or more.")
         each = self.batch // self.dp
         if self.micro_batches is None:
@@ -123,8 +129,14 @@ class Settings:
 
     @property
     def mesh(self) -> Mesh:
-        """Grid of ranks; tensor parallel ranks are neighbours, as they exchange the most."""
-        return Mesh(dp=self.dp, pp=self.pp, tp=self.tp)
+        """Grid of ranks; tensor parallel ranks are neighbours, as they exchange the most. It has the axis cp only where texts are split."""
+        context = {"cp": self.cp} if self.cp > 1 else {}
+        return Mesh(dp=self.dp, pp=self.pp, **context, tp=self.tp)
+
+    @property
+    def replicas(self) -> int:
+        """Number of ranks that see different tokens with the same weights: those along dp and cp."""
+        return self.dp * self.cp
 
     @property
     def sizes(self) -> Sizes:
@@ -137,6 +149,8 @@ class Settings:
 
         >>> Settings(dp=2, tp=2, sequence=True).name
         'dp 2 × tp 2, sequence parallel'
+        >>> Settings(dp=2, cp=4).name
+        'dp 2 × cp 4'
         """
         axes = " × ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items() if size > 1) or "one rank"
         more = (self.sequence and "sequence parallel", self.experts and f"{self.experts} experts", self.fsdp and "fully sharded")

@@ -21,6 +21,11 @@ GRIDS = (
     dict(dp=2, tp=2, sequence=True, fsdp=True),
     dict(dp=4, micro_batches=2),
     dict(dp=4, fsdp=True, micro_batches=2),
+    dict(cp=4),
+    dict(cp=2, dp=2),
+    dict(cp=2, tp=2, sequence=True),
+    dict(cp=2, pp=2, micro_batches=2),
+    dict(cp=2, dp=2, fsdp=True),
 )
 SMALL = dict(width=32, heads=4, depth=4, length=32, batch=8)
 
@@ -157,7 +162,10 @@ def test_experts_learn_the_same_where_none_is_full(ranks):
     sizes = SMALL | dict(experts=4, capacity=4.0, micro_batches=1)
     # A token between two experts may go to the other one by a rounding: so these are not equal to the last digits.
     # Where tensor parallel ranks have other tokens, others meet in the balancing loss: those grids are compared without it.
-    for balance, grids in ((0.01, (dict(dp=2), dict(dp=4), dict(dp=2, tp=2), dict(dp=2, pp=2))), (0.0, (dict(dp=2, tp=2, sequence=True),))):
+    for balance, grids in (
+        (0.01, (dict(dp=2), dict(dp=4), dict(dp=2, tp=2), dict(dp=2, pp=2), dict(dp=2, cp=2))),
+        (0.0, (dict(dp=2, tp=2, sequence=True),)),
+    ):
         ranks.call(start, dict(sizes=sizes, balance=balance))
         want = np.array(ranks.call(go, dict(steps=6))[0])[:, 0]
         for grid in grids:
@@ -217,6 +225,7 @@ BAD = {
     "texts": (["--batch", "3"], "dp=2 does not divide 3, the batch"),
     "micro-batches": (["--micro-batches", "3"], "micro_batches=3 does not divide 4"),
     "experts and fsdp": (["--experts", "2", "--fsdp"], "experts and fsdp cannot be combined"),
+    "a text that cannot be cut": (["--cp", "2", "--length", "30"], "2 × cp=4 does not divide 30, the length"),
     "sequence alone": (["--sequence"], "tp is 1"),
     "no such text": (["--text", "nowhere"], "there is no nowhere to read text from"),
     "nothing to go on from": (["--resume"], "there is no checkpoint in"),

@@ -66,6 +66,9 @@ class Block(Module):
     recompute_enter : bool
         Whether backward calls `enter` again, so that its result need not be kept.
     dtype : data type
+    core_attention : callable
+        Computes the attention of q, k and v, each ``(batch, heads, positions, width / heads)``: by default to all
+        earlier positions of x. Where other ranks have the rest of a text, the student's `ring_attention`.
 
     Raises
     ------
@@ -83,6 +86,7 @@ class Block(Module):
         leave: Callable = no_communication,
         recompute_enter: bool = False,
         dtype=np.float32,
+        core_attention: Callable = attention,
     ):
         size, index = (comm.Get_size(), comm.Get_rank()) if comm is not None else (1, 0)
         if heads % size or width % heads:
@@ -92,6 +96,7 @@ class Block(Module):
             return (random.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(dtype)
 
         self.comm, self.enter, self.leave, self.recompute_enter, self.heads = comm, enter, leave, recompute_enter, heads // size
+        self.core_attention = core_attention
         self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
         # The columns of q, k and v are ordered by head, so a rank's columns are those of its heads.
         self.qkv = ParallelLinear(drawn(width, 3 * width), 1, size, index)
@@ -115,7 +120,7 @@ class Block(Module):
         """This rank's summand of attention, from its heads: ``(batch, positions, 3 * width / n)`` to ``(batch, positions, width)``."""
         batch, positions, _ = qkv.shape
         qkv = qkv.reshape(batch, positions, self.heads, 3, -1).transpose(3, 0, 2, 1, 4)
-        seen = attention(qkv[0], qkv[1], qkv[2])
+        seen = self.core_attention(qkv[0], qkv[1], qkv[2])
         return self.out(seen.transpose(0, 2, 1, 3).reshape(batch, positions, -1))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.autograd import Embedding, LayerNorm, Module, Parameter, Tensor
+from course_lib.autograd.functional import embedding
 from course_lib.autograd.operations import cross_entropy
 from course_lib.gpt.model.block import Block, ParallelLinear, no_communication
 
@@ -48,10 +49,14 @@ class Embed(Module):
     dtype : data type
     comm : Communicator, optional
         Ranks that share the positions (sequence parallelism): given all tokens, each embeds its own positions.
+    positions : numpy.ndarray, optional
+        int: where the given tokens stand in the text (context parallelism); by default at its beginning.
     """
 
-    def __init__(self, sizes: Sizes, random: np.random.Generator, dtype=np.float32, comm: object = None):
-        self.comm = comm
+    def __init__(
+        self, sizes: Sizes, random: np.random.Generator, dtype=np.float32, comm: object = None, positions: np.ndarray | None = None
+    ):
+        self.comm, self.positions = comm, positions
         self.words = Embedding(sizes.vocabulary, sizes.width, random, dtype)
         self.places = Parameter((0.02 * random.standard_normal((sizes.length, sizes.width))).astype(dtype))
 
@@ -59,7 +64,8 @@ class Embed(Module):
         n, index = (self.comm.Get_size(), self.comm.Get_rank()) if self.comm is not None else (1, 0)
         each = tokens.shape[1] // n
         mine = slice(index * each, (index + 1) * each) if n > 1 else slice(tokens.shape[1])
-        return self.words(tokens[:, mine]) + self.places[mine]
+        places = self.places[mine] if self.positions is None else embedding(self.places, self.positions[mine])
+        return self.words(tokens[:, mine]) + places
 
 
 class Head(Module):

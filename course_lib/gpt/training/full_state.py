@@ -25,7 +25,7 @@ class CheckpointMismatch(ValueError):
 def single_rank_trainer(trainer: Trainer) -> Trainer:
     """Make the same model, untrained and unsharded, on each rank; collective."""
     settings = trainer.settings
-    one = {"dp": 1, "pp": 1, "tp": 1, "sequence": False, "fsdp": False, "micro_batches": 1}
+    one = {"dp": 1, "pp": 1, "cp": 1, "tp": 1, "sequence": False, "fsdp": False, "micro_batches": 1}
     everyone = trainer.groups.everyone
     comm = everyone.Split(color=everyone.Get_rank())
     return Trainer(type(settings)(**vars(settings) | one), trainer.functions, comm, trainer.text)
@@ -152,7 +152,7 @@ def _sharded_dim(entry: ParameterInfo) -> int:
 def _shard_count_and_index(trainer: Trainer, entry: ParameterInfo) -> tuple[int, int]:
     """Number of shards of an array along its first dimension, and the index of this rank's shard."""
     groups = trainer.groups
-    comm = groups.dp if entry.expert else groups.tp
+    comm = groups.replicas if entry.expert else groups.tp
     return (1, 0) if entry.kind == replicated and not entry.expert else (comm.Get_size(), comm.Get_rank())
 
 
@@ -163,7 +163,7 @@ def _local_share(trainer: Trainer, entry: ParameterInfo, array: np.ndarray) -> n
         return flat[:0].copy()
     if entry.expert:
         return flat.copy()
-    return np.array_split(flat, groups.dp.Get_size())[groups.dp.Get_rank()].copy()
+    return np.array_split(flat, groups.replicas.Get_size())[groups.replicas.Get_rank()].copy()
 
 
 def _local_part(trainer: Trainer, entry: ParameterInfo, whole: np.ndarray) -> np.ndarray:
@@ -187,7 +187,7 @@ def _local_arrays(trainer: Trainer, kind: str) -> Iterator[tuple[ParameterInfo, 
         return
     for (_, mine), layer, flat in zip(_optimizer_arrays(trainer, kind), trainer.parameter_infos, trainer.flat_buffers, strict=True):
         whole = np.empty(flat.length, mine.dtype)
-        trainer.groups.dp.Allgather(mine, whole)
+        trainer.groups.replicas.Allgather(mine, whole)
         yield from zip(layer, flat.cut(whole), strict=True)
 
 
@@ -195,7 +195,7 @@ def _set_arrays(trainer: Trainer, kind: str, arrays: dict[str, np.ndarray], step
     """Set this rank's arrays of a kind."""
     state, params = trainer.optimizer.state, trainer.optimizer.params
     if trainer.settings.fsdp:
-        rank, n = trainer.groups.dp.Get_rank(), trainer.settings.dp
+        rank, n = trainer.groups.replicas.Get_rank(), trainer.settings.replicas
         found = zip(trainer.flat_buffers, trainer.parameter_infos, strict=True)
         new = [np.split(flat.join([arrays[e.name] for e in layer]), n)[rank] for flat, layer in found]
     else:

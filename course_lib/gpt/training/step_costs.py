@@ -10,10 +10,16 @@ from course_lib.gpt.training.trainer import Trainer
 def axis_of(settings: Settings, rank: int, ranks: tuple[int, ...]) -> str | None:
     """Axis along which some ranks exchange; None if they differ along several, as all ranks do for the loss of a step.
 
+    The replicas' exchange of gradients, which goes along dp and cp at once, counts as dp.
+
     >>> axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 1)), axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 2))
     ('tp', 'pp')
+    >>> axis_of(Settings(dp=2, cp=2), 0, (0, 1)), axis_of(Settings(dp=2, cp=2), 0, (0, 1, 2, 3))
+    ('cp', 'dp')
     """
     inside = [axis for axis, size in settings.mesh.shape.items() if size > 1 and set(ranks) <= set(settings.mesh.group(axis, rank))]
+    if not inside and settings.cp > 1 and any(set(ranks) <= set(group) for group in settings.mesh.groups("dp", "cp")):
+        return "dp"
     return inside[0] if inside else None
 
 

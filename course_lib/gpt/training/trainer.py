@@ -11,12 +11,13 @@ from course_lib import memory, students
 from course_lib.autograd import Adam, Parameter, Sequential
 from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 from course_lib.gpt.model.block import kinds
-from course_lib.gpt.model.build_model import Groups, build_layers, loss_for, required_functions
+from course_lib.gpt.model.build_model import Groups, build_layers, local_positions, loss_for, required_functions
 from course_lib.gpt.model.experts import MixtureOfExperts
 from course_lib.gpt.model.stage import Stage
 from course_lib.gpt.settings import Settings
 from course_lib.gpt.text import sample_batch
-from course_lib.placement import Kind, replicated
+from course_lib.gpt.training.clipping import Clipping
+from course_lib.placement import Kind
 
 WARMUP_STEPS = 20  # steps in which the learning rate rises
 
@@ -36,7 +37,7 @@ class ParameterInfo:
     kind : Kind
         Placement over the tensor parallel ranks.
     expert : bool
-        Whether it is sharded along dimension 0 over the data parallel ranks.
+        Whether it is sharded along dimension 0 over the data and context parallel ranks.
     shape : tuple of int
         Shape on this rank, before fully sharded data parallelism shards it.
     """
@@ -69,8 +70,11 @@ class Trainer:
     parameter_infos : list of list of ParameterInfo
         This rank's parameters, layer by layer.
     flat_buffers : list of FlatBuffer
-        Layout of each layer's parameters in a flat array, which the data parallel ranks may share.
+        Layout of each layer's parameters in a flat array, which the data and context parallel ranks may share.
     groups : Groups
+    clipping : Clipping
+    positions : numpy.ndarray or None
+        Positions of each text whose tokens this rank has; None if it has all.
     optimizer : Adam
     shapes : dict of str to tuple
         Shapes of the whole model's arrays, once they have been asked for, see `full_state`.
@@ -92,12 +96,12 @@ class Trainer:
         self.parameter_infos = list(_parameter_infos(own, _first_layer(s, groups)))
         self.model = Sequential(*own)
         self.stage = Stage(own, s.width, loss=loss_for(s, functions, groups), share=s.tp if s.sequence else 1)
-        self.flat_buffers = [FlatBuffer([entry.parameter.data for entry in layer], s.dp) for layer in self.parameter_infos]
+        self.flat_buffers = [FlatBuffer([entry.parameter.data for entry in layer], s.replicas) for layer in self.parameter_infos]
         if s.fsdp:
             self.stage.layers = [self._fully_sharded()]
             self.stage.backward = partial(self._backward_with_sync, self.stage.backward)
         self.optimizer = Adam(self.trainable_parameters(), s.lr)
-        self.weights = self._norm_weights()
+        self.clipping, self.positions = Clipping(self), local_positions(s, functions, groups)
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def trainable_parameters(self) -> list[Parameter]:
@@ -116,13 +120,14 @@ class Trainer:
         tokens, labels = sample_batch(self.text, self.step, s.batch, s.length, s.seed)
         rank, each = groups.dp.Get_rank(), s.batch // s.dp
         mine = slice(rank * each, (rank + 1) * each)
+        mine = mine if self.positions is None else (mine, self.positions)
         parts = zip(np.split(tokens[mine], s.micro_batches), np.split(labels[mine], s.micro_batches), strict=True)
         self.optimizer.zero_grad()
         self.stage.done.clear()
         self._backwards_done = 0
         loss = self._schedule()(self.stage, list(parts), groups.pp)
         self._average_gradients()
-        numbers = np.array([(loss or 0.0) / (s.dp * s.tp), self._squared_norm()])
+        numbers = np.array([(loss or 0.0) / (s.replicas * s.tp), self._squared_norm()])
         total = np.empty(2)
         comm.Allreduce(numbers, total)
         if not np.isfinite(total).all():
@@ -131,7 +136,7 @@ class Trainer:
                 "Usually the learning rate is too large."
             )
         self.norm = float(np.sqrt(total[1]))
-        self._clip(self.norm)
+        self.clipping.clip(self.norm, s.clip)
         self.optimizer.lr = s.lr * min(1.0, (self.step + 1) / WARMUP_STEPS)
         self.optimizer.step()
         self.step += 1
@@ -155,7 +160,7 @@ class Trainer:
                 super().after(i, back)
 
         own = [layer for _, layer in self.model.children()]
-        self.model = Sharded(self.model, groups.dp)
+        self.model = Sharded(self.model, groups.replicas)
         return self.model
 
     def _backward_with_sync(self, backward: Callable, k: int, grad: object) -> object:
@@ -165,53 +170,30 @@ class Trainer:
         return backward(k, grad)
 
     def _average_gradients(self) -> None:
-        """Average gradients over the data parallel ranks; the experts' gradients are only divided."""
+        """Average gradients over the data and context parallel ranks; the experts' gradients are only divided."""
         s, groups = self.settings, self.groups
         if s.fsdp:
             return
         if s.sequence:
             students.get(self.functions, "reduce_norm_gradients")(self.model, groups.tp)
-        if s.dp == 1:
+        if s.replicas == 1:
             return
         shared = [entry.parameter for layer in self.parameter_infos for entry in layer if not entry.expert]
         flat = FlatBuffer([p.data for p in shared], 1)
         mine = flat.join([p.grad for p in shared])
         total = np.empty_like(mine)
-        groups.dp.Allreduce(mine, total)
-        total /= total.dtype.type(s.dp)
+        groups.replicas.Allreduce(mine, total)
+        total /= total.dtype.type(s.replicas)
         for p, grad in zip(shared, flat.cut(total), strict=True):
             p.grad = grad
         for layer in self.parameter_infos:
             for entry in layer:
                 if entry.expert and entry.parameter.grad is not None:
-                    entry.parameter.grad = entry.parameter.grad / entry.parameter.dtype.type(s.dp)
-
-    def _norm_weights(self) -> list[np.ndarray | float]:
-        """Weight of each trained parameter in the norm: 1 over the number of ranks that count the same gradient."""
-        s = self.settings
-
-        def weight(entry: ParameterInfo) -> float:
-            return (1.0 if entry.expert or s.fsdp else 1 / s.dp) / (s.tp if entry.kind == replicated else 1)
-
-        if not s.fsdp:
-            found = {id(entry.parameter): weight(entry) for layer in self.parameter_infos for entry in layer}
-            return [found[id(p)] for p in self.trainable_parameters()]
-        whole = [
-            flat.join([np.full(entry.shape, weight(entry)) for entry in layer])
-            for flat, layer in zip(self.flat_buffers, self.parameter_infos, strict=True)
-        ]
-        return [np.split(array, s.dp)[self.groups.dp.Get_rank()] for array in whole]
+                    entry.parameter.grad = entry.parameter.grad / entry.parameter.dtype.type(s.replicas)
 
     def _squared_norm(self) -> float:
-        """This rank's share of the squared norm of all gradients."""
-        found = zip(self.trainable_parameters(), self.weights, strict=True)
-        return float(sum(np.sum(w * p.grad.astype(np.float64) ** 2) for p, w in found if p.grad is not None))
-
-    def _clip(self, length: float) -> None:
-        if length > self.settings.clip:
-            for p in self.trainable_parameters():
-                if p.grad is not None:
-                    p.grad = p.grad * p.dtype.type(self.settings.clip / length)
+        """This rank's share of the squared norm of all gradients; collective."""
+        return self.clipping.squared_norm() / (self.settings.replicas * self.settings.tp)
 
 
 def _first_layer(settings: Settings, groups: Groups) -> int:
