@@ -106,7 +106,8 @@ def main(argv: list[str] | None = None) -> int:
 def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
     n = comm.Get_size()
     dp = a.dp if a.dp is not None else max(n // max(a.pp * a.cp * a.tp, 1), 1)
-    names = "pp cp tp sequence experts fsdp schedule width heads depth length batch steps lr clip".split()
+    names = ("pp", "cp", "tp", "sequence", "experts", "fsdp", "schedule")
+    names += ("width", "heads", "depth", "length", "batch", "steps", "lr", "clip")
     settings = Settings(dp=dp, micro_batches=a.micro_batches, seed=a.seed, **{name: getattr(a, name) for name in names})
     if settings.mesh.size != n:
         context = f" --cp {a.cp}" if a.cp > 1 else ""

@@ -7,10 +7,10 @@
 # %% [markdown] tags=["slide"]
 # # 28 A GPT on every axis
 #
-# **You will see** a small GPT learn to write, on 8 ranks: data, pipeline and tensor parallel at once. The communication in its layers is
-# the code you wrote in parts 21 to 27.
+# **You will see** a small GPT learn to write, on 8 ranks: data, pipeline, context, tensor and expert parallel. All communication in its
+# layers is the code that you wrote in parts 21 to 26. Only one exchange is given: the mean of the gradients (as in parts 07 and 13).
 #
-# *Nothing to grade. About 40 minutes.*
+# *Nothing to grade. About 45 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np
@@ -68,19 +68,26 @@ def held():
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
-# Notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell tells you which ones are still missing for the grids
-# below. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
+# Notebooks 21 to 26 saved them next to this one, in `transformer_impl.py`. The second cell tells you which ones are still missing for the
+# grids of the first. You can change the grids. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
+
+# %% Choose the grids
+grids = [
+    dict(dp=2, pp=2, tp=2),
+    dict(),  # one rank
+    dict(dp=8, fsdp=True),
+    dict(dp=4, tp=2, sequence=True),
+    dict(dp=2, pp=4, schedule="gpipe"),
+    dict(dp=2, cp=2, tp=2),
+    dict(dp=2, pp=2, tp=2, sequence=True, fsdp=True),
+]
+mixtures = [  # with experts, it is another model
+    dict(experts=4, capacity=4.0),
+    dict(dp=4, tp=2, experts=4, capacity=4.0),
+]
 
 # %% Look for the functions tags=["given"]
-grids = (
-    dict(dp=2, pp=2, tp=2),
-    dict(),
-    dict(dp=8, fsdp=True),
-    dict(tp=2, dp=4, sequence=True),
-    dict(pp=4, dp=2, schedule="gpipe"),
-    dict(dp=2, pp=2, tp=2, sequence=True, fsdp=True),
-)
-wanted = {name for sizes in grids for name in required_functions(Settings(**sizes))}
+wanted = {name for sizes in grids + mixtures for name in required_functions(Settings(**sizes))}
 functions, lacks = students.load("."), False
 for notebook, names in students.missing(functions, ("transformer_impl.py",)).items():
     names = sorted(wanted & set(names))
@@ -114,15 +121,17 @@ plots.groups(grid.mesh, grid.name)
 # | axis | forward and backward | after backward |
 # |---|---|---|
 # | tp | `copy_to_group`, `reduce_from_group`, `vocab_parallel_cross_entropy`; with `sequence=True`: `gather_sequence`, `scatter_sequence` | `reduce_norm_gradients` with `sequence=True` |
+# | cp | `zigzag`, `ring_attention` | |
 # | pp | `one_forward_one_backward_step`, or `gpipe_step` | |
-# | dp | with `experts=4`: `route`, `dispatch`, `combine`; with `fsdp=True`: `FullyShardedDataParallel` | otherwise the mean of all gradients, in one all-reduce (given) |
+# | dp and cp | with `experts=4`: `route`, `dispatch`, `combine`; with `fsdp=True`: `FullyShardedDataParallel` | otherwise the mean of all gradients, in one all-reduce (given) |
+# | all | | `clip_gradients`, once for each group over which gradients are sharded |
 
 # %% How a run goes tags=["given"]
 results = {}
 
 
 def train(**sizes):
-    """Train on a grid; the results are kept under its name."""
+    """Train on a grid; return the losses, and what each rank sent."""
     settings = Settings(**sizes).on(ranks.n)  # says so if the sizes do not fit
     ranks.call("prepare", {"settings": sizes})
     losses = []
@@ -136,7 +145,7 @@ def train(**sizes):
     seconds = bar.format_dict["elapsed"]
     rate = settings.steps * settings.batch * settings.length / seconds
     print(f"{settings.name}: loss {losses[-1]:.3f}, {rate:,.0f} tokens a second")
-    results[settings.name] = dict(losses=losses, moved=moved)
+    return dict(losses=losses, moved=moved)
 
 
 # %% [markdown] tags=["slide"]
@@ -146,9 +155,9 @@ def train(**sizes):
 # minute?
 
 # %% Train, and write tags=["slide"]
-train(dp=2, pp=2, tp=2, steps=1)
+train(steps=1, **grids[0])
 print(ranks.call("write", {"begin": "def ", "count": 120})[0])
-train(dp=2, pp=2, tp=2, steps=80)
+results[grid.name] = train(steps=80, **grids[0])
 print(ranks.call("write", {"begin": "def ", "count": 240})[0])
 
 # %% Draw the loss tags=["folded", "slide"]
@@ -162,27 +171,29 @@ plots.losses({"": results[grid.name]["losses"]}, f"Training loss, {grid.name}")
 # %% [markdown] tags=["slide-50"]
 # ## Every grid
 #
-# Now the same 8 steps on other grids, with other functions of yours. The weights and the texts are the same. What do you expect the losses
-# to look like?
+# Now the same first steps on other grids, with other functions of yours. The weights and the texts are the same. What do you expect the losses
+# to look like? With experts, it is another model, so it has a line of its own. (With four experts and capacity 4, no token is dropped.)
 
-# %% Train on other grids tags=["given"]
+# %% Train on other grids
 students.have_run(results)
-results = {grid.name: results[grid.name]}
-for sizes in grids[1:]:
-    train(steps=8, **sizes)
+steps, results = 5, {grid.name: results[grid.name]}
+for sizes in grids[1:] + mixtures:
+    results[Settings(**sizes).name] = train(steps=steps, **sizes)
 
 # %% Draw the losses tags=["folded", "slide"]
 students.have_run(results)
-shared = min(8, *(len(found["losses"]) for found in results.values()))  # steps that all runs have taken
+shared = min(len(found["losses"]) for found in results.values())  # steps that all runs have taken
 curves = {name: found["losses"][:shared] for name, found in results.items()}
-apart = np.max(np.ptp(list(curves.values()), axis=0))
-plots.losses(curves, f"The loss on six grids, at most {apart:.0e} apart: " + ("one line" if apart < 1e-3 else "it should be one line"))
+kinds = [[curve for name, curve in curves.items() if ("experts" in name) == experts] for experts in (False, True)]
+apart = max(np.max(np.ptp(same, axis=0)) for same in kinds if same)
+verdict = "one line for each model" if apart < 1e-3 else "there should be one line for each model"
+plots.losses(curves, f"The loss on {len(curves)} grids, at most {apart:.0e} apart: {verdict}")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Here is what rank 0 sends in one step, by axis. How much each axis sends depends on the grid: which bars grow with the batch, and which
-# with the model?
+# Here is what rank 0 sends in one step, by axis. How much each axis sends depends on the grid: which bars grow with the batch, which with
+# the length of a text, and which with the model? Guess first, then change the numbers in the second cell.
 
 # %% Draw the bytes tags=["folded", "slide"]
 students.have_run(results)
@@ -191,13 +202,28 @@ plots.stacked(
     "Bytes that rank 0 sends in a step, by axis",
 )
 
+# %% Change the sizes tags=["slide-50"]
+students.have_run(results)
+sizes, rank = dict(dp=2, cp=2, tp=2), 0
+changes = {
+    "as above": dict(),
+    "batch 32": dict(batch=32),
+    "length 256, batch 8": dict(length=256, batch=8),
+    "width 320": dict(width=320),
+}
+runs = {name: train(steps=1, **sizes, **more) for name, more in changes.items()}
+sent = {name: found["moved"][rank] for name, found in runs.items()}
+plots.stacked(sent, f"Bytes that rank {rank} sends in a step, {Settings(**sizes).name}")
+
 # %% [markdown] tags=["slide-50"]
-# And here is the memory of each rank on the last grid, with everything switched on. Why do the ranks of the two stages differ?
+# And here is the memory of each rank on a grid of your choice. Why do the ranks of the two stages differ? What changes without `fsdp`?
 
 # %% Draw the memory tags=["folded", "slide"]
 students.have_run(results)
-memory = {f"rank {r}": kinds for r, kinds in enumerate(ranks.call("held"))}
-plots.memory(memory, f"Memory of each rank in a step: {list(results)[-1]}")
+sizes = dict(dp=2, pp=2, tp=2, sequence=True, fsdp=True)
+train(steps=1, **sizes)
+memory = {f"rank {r}": kinds for r, kinds in enumerate(ranks.call("held")) if kinds}
+plots.memory(memory, f"Memory of each rank in a step: {Settings(**sizes).name}")
 
 # %% [markdown] tags=["slide"]
 # ## From a shell
@@ -208,15 +234,31 @@ plots.memory(memory, f"Memory of each rank in a step: {list(results)[-1]}")
 # mpiexec -n 8 python -m course_lib.gpt --tp 2 --pp 2 --dp 2 --steps 2000
 # ```
 #
-# `--sequence`, `--fsdp` and `--experts 4` switch on what their names say, `--text` takes a folder of your own, and `--help` explains the
-# rest. Stop it with Ctrl-C, or kill it, and continue with `--resume`, on the same grid or on any other.
+# `--cp 2`, `--sequence`, `--fsdp` and `--experts 4` switch on what their names say, `--text` takes a folder of your own, and `--help`
+# explains the rest. Stop it with Ctrl-C, or kill it, and continue with `--resume`, on the same grid or on any other: that takes your `save`
+# and `load` from part 27.
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
 #
+# - Megatron-LM: `initialize_model_parallel` in `megatron/core/parallel_state.py`, with the order `tp-cp-ep-dp-pp`: tp is innermost, as here,
+#   but stages are outermost. It adds the cp ranks to dp to reduce gradients, as we do.
+# - `get_grad_norm_fp32` in `megatron/core/optimizer/clip_grads.py` does the work of `clip_gradients` in one all-reduce: parameters that are
+#   replicated over tp are counted on one rank only.
+# - PyTorch: torchtitan's `ParallelDims` builds the `DeviceMesh`. Parameters are fully sharded over its dimension `dp_shard_cp`, dp and cp
+#   together, as here. A context parallel rank has a chunk of the first half and its partner, as in `zigzag` (`_HeadTailLoadBalancer`).
+# - There, experts may be sharded over a part of dp and cp, so that there are copies of each; here they take all of both.
+#
+# </details>
+
+# %% [markdown]
 # ## Questions worth arguing about
 #
 # 1. You have 8 nodes with 8 GPUs each, with fast links inside a node and slow ones between nodes. Which axis goes where?
-# 2. With experts, the losses of two grids are no longer equal. Why? Try `train(dp=2, experts=4, steps=8)` and `train(dp=4, experts=4, steps=8)`, and
-#    then both with `capacity=4.0`.
+# 2. With capacity 1.25 (the default), the losses of two grids with experts are no longer equal. Why? Take `capacity=4.0` out of `mixtures`
+#    and try.
 # 3. The model gets ten times as wide. Which bars in the pictures grow by a factor of ten, and which by a hundred?
+# 4. A text gets ten times as long, and there is one instead of ten. What grows then, and which axis helps?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

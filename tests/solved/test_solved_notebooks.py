@@ -69,7 +69,7 @@ def test_a_gpt_trains_on_every_grid_and_writes(solved):
     apart = next(o for o in cells["draw-the-losses"].outputs if "image/png" in o.get("data", {}))["data"]["text/plain"]
     assert float(apart.split("at most ")[1].split()[0]) < 1e-4
     figures = [n for n, c in cells.items() if any("image/png" in o.get("data", {}) for o in c.outputs)]
-    assert figures == ["draw-the-grid", "draw-the-loss", "draw-the-losses", "draw-the-bytes", "draw-the-memory"]
+    assert figures == ["draw-the-grid", "draw-the-loss", "draw-the-losses", "draw-the-bytes", "change-the-sizes", "draw-the-memory"]
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_gpt_says_which_notebook_is_not_finished(solved):
     found = errors(cells)
     said = found.pop("train-and-write")
     assert "copy_to_group is missing. Finish the notebook 21_tensor_parallel" in said and "copy_to_gruop: a misspelling?" in said
-    after = ["draw-the-loss", "train-on-other-grids", "draw-the-losses", "draw-the-bytes", "draw-the-memory"]
+    after = ["draw-the-loss", "train-on-other-grids", "draw-the-losses", "draw-the-bytes", "change-the-sizes", "draw-the-memory"]
     assert list(found) == after and all(text.startswith("No training has finished yet") for text in found.values())
 
 
