@@ -35,18 +35,19 @@ weight = np.arange(1, 12 * 16 + 1).reshape(12, 16)
 plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
 
 # %% [markdown] tags=["slide"]
-# In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**
-# (Rajbhandari et al., SC'20, "ZeRO: memory optimizations toward training trillion parameter models", section 5) lets each of $n$ ranks keep
-# only one $n$-th of that. Stage 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also the parameters. The picture
-# shows the part of a weight that each rank keeps.
+# In data parallel training, everything is *replicated*: each rank holds all parameters, all gradients and the whole optimizer state.
+# **ZeRO** (Rajbhandari et al., SC'20, "ZeRO: memory optimizations toward training trillion parameter models", section 5) *shards* them: each
+# of $n$ ranks keeps one $n$-th. Stage 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also the parameters. The
+# picture shows the part of a weight that each rank keeps.
 #
-# To compute, a rank still needs the whole weight, so it gathers it for just that moment:
+# To compute, a rank still needs the whole weight, so it gathers it for just that moment. Each rank then has a gradient from its own
+# samples: one term of a sum, so the gradients are *partial*.
 #
-# | | exchange | kept afterwards |
-# |---|---|---|
-# | forward | all-gather the weight and the bias | the input |
-# | backward | all-gather the weight again | |
-# | | reduce-scatter the gradients: sum over the ranks | this rank's shard of the sum |
+# | | exchange | from | to | kept afterwards |
+# |---|---|---|---|---|
+# | forward | all-gather the weight and the bias | sharded | replicated | the input |
+# | backward | all-gather the weight again | sharded | replicated | |
+# | | reduce-scatter the gradients | partial | sharded | this rank's shard of the sum |
 #
 # A shard is a slice of the *flat* array (all rows end to end), so this works for every shape. If the size is not a multiple of the number
 # of ranks, zeros are added at the end. Why a sum, when part 07 took the mean? Because in part 09, the gradient that `backward` gets has
@@ -214,31 +215,49 @@ check.passed()
 # ## What it costs
 # Take one step through a layer with 784 inputs and 256 outputs on 8 ranks. Plain data parallelism all-reduces the gradients. Your layer
 # gathers the weight twice and reduce-scatters the gradients; each of these exchanges sends half as much as an all-reduce. So each rank
-# holds only an eighth of the layer, in return for 50% more traffic.
+# holds only an eighth of the layer, in return for 50% more traffic. Which of the numbers in the next cell change what is sent?
 
 
 # %% Count the bytes tags=["folded"]
-def step(sharded):
+inputs, outputs, batch = 784, 256, 4
+
+
+def step(sharded, inputs, outputs, batch):
+    size = (inputs + 1) * outputs
     if not sharded:
-        return Communicator().Allreduce(np.ones(785 * 256, np.float32), np.empty(785 * 256, np.float32))
-    layer = ZeroDPStage3FCLayer(Communicator(), 784, 256, 8)
-    layer.forward(np.ones((4, 784), np.float32))
-    layer.backward(np.ones((4, 256), np.float32))
+        return Communicator().Allreduce(np.ones(size, np.float32), np.empty(size, np.float32))
+    layer = ZeroDPStage3FCLayer(Communicator(), inputs, outputs, 8)
+    layer.forward(np.ones((batch, inputs), np.float32))
+    layer.backward(np.ones((batch, outputs), np.float32))
 
 
 moved = []
 for sharded in (True, False):
-    ranks.call(step, dict(sharded=sharded))
+    ranks.call(step, dict(sharded=sharded, inputs=inputs, outputs=outputs, batch=batch))
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends in a step through one layer", ["stage 3", "data parallel"])
 
 # %% Draw the memory tags=["folded", "slide-50"]
+inputs, outputs, batch = 784, 256, 4
 before = ranks.held()
-ranks.call(make, dict(size=8, seed=0, shape=(784, 256), dtype="float32"))
-ranks.call(forward, dict(x=np.ones((4, 784), np.float32)))
-ranks.call(backward, dict(grad=np.ones((4, 256), np.float32), lr=0.1))
-kept = ranks.held()[0] - before[0]
-plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "Parameters and gradients of the layer on rank 0", "bytes")
+ranks.call(make, dict(size=8, seed=0, shape=(inputs, outputs), dtype="float32"))
+ranks.call(forward, dict(x=np.ones((batch, inputs), np.float32)))
+ranks.call(backward, dict(grad=np.ones((batch, outputs), np.float32), lr=0.1))
+kept, whole = ranks.held()[0] - before[0], 2 * 4 * (inputs + 1) * outputs
+plots.bars({"stage 3, as measured": kept, "data parallel": whole}, "Parameters and gradients of the layer on rank 0", "bytes")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch: `fully_shard` (FSDP2, `torch/distributed/fsdp/_fully_shard`) cuts each parameter along its first dimension, not its flat array,
+#   and keeps the shards as `DTensor`s. The older FSDP1 has flat arrays (`torch/distributed/fsdp/_flat_param.py`), as you do.
+# - DeepSpeed: stage 3 in `runtime/zero/stage3.py`; `partition_parameters.py` cuts flat arrays and pads them. Small parameters may stay
+#   whole (`stage3_param_persistence_threshold`).
+# - Megatron-LM: Megatron FSDP, `megatron/core/distributed/fsdp`. All three gather the next layer while this one computes, as in part 26.
+# - JAX, inside `shard_map`: `all_gather(w, "data", tiled=True)` in the forward pass is enough, since its transpose is `psum_scatter`. The
+#   whole weight is kept for backward unless you ask for recomputation (`jax.checkpoint`).
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

@@ -2,12 +2,12 @@
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
-# %% [markdown] after="In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**" tags=["notes"]
+# %% [markdown] after="In data parallel training, everything is *replicated*: each rank holds all parameters, all gradients and the whole optimizer state." tags=["notes"]
 # Count the numbers in the picture on the first slide: 192 in all and 24 on each rank, so a shard is a row and a half. No rank can compute
-# anything with that alone. Stress the sum in the backward pass: if the layer divided as in part 07, the gradient would be divided twice in
+# anything with that alone. Read the table by its third and fourth column: each line changes a placement. Stress the sum in the backward pass: if the layer divided as in part 07, the gradient would be divided twice in
 # part 09.
 
-# %% [markdown] after="In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**" tags=["slide"]
+# %% [markdown] after="In data parallel training, everything is *replicated*: each rank holds all parameters, all gradients and the whole optimizer state." tags=["slide"]
 # ## A question for the room
 #
 # A model with a billion parameters, in float32 with Adam, on 8 ranks. How much does each rank hold, without and with stage 3?

@@ -13,17 +13,16 @@
 # *{points} points. About 40 minutes.*
 
 # %% Start the ranks tags=["given"]
+from itertools import pairwise
+
 import numpy as np
 
 from course_lib import cluster, datasets, plots
 from course_lib.check import Check
 from course_lib.check.zero.adam import AdamCheck, train
-from course_lib.zero import state_bytes_by_kind
+from course_lib.zero import FLOAT32, MIXED_PRECISION, state_bytes_by_kind
 
 ranks = cluster.start(4)
-plots.memory(
-    {f"stage {s}": state_bytes_by_kind(s, 1_000_000, 4) for s in range(4)}, "ZeRO's formula: a model with a million parameters, 4 ranks"
-)
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
@@ -44,10 +43,18 @@ class Shards:
         self.grad_w_shard, self.grad_b_shard = np.zeros_like(w_shard), np.zeros_like(b_shard)
 
 
+# %% Draw the formula tags=["folded"]
+parameters, n = 1_000_000, 4
+kinds = {"float32": FLOAT32, "mixed": MIXED_PRECISION}
+bars = {f"stage {s}, {name}": state_bytes_by_kind(s, parameters, n, each) for s in range(4) for name, each in kinds.items()}
+plots.memory(bars, f"A model with {parameters:,} parameters, {n} ranks: what a rank holds")
+
 # %% [markdown] tags=["slide"]
-# The picture shows the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its
-# gradient, and 8 for Adam's two moments. Adam's state is the largest part and the first one that ZeRO shards: stage 0 shards nothing, stage
-# 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also the parameters.
+# The picture shows what a rank holds at each stage of ZeRO (Rajbhandari et al., SC'20, section 3.1). In float32, as here, Adam takes 4 bytes
+# for a parameter, 4 for its gradient, and 8 for two moments. The paper trains in mixed precision: 2 bytes, 2 bytes, and 12 for the moments
+# and a float32 copy of the parameter. Both make 16. Adam's state is the largest part and the first one that ZeRO shards: stage 0 shards
+# nothing, stage 1 the optimizer state, stage 2 also the gradients, and stage 3 also the parameters. With many ranks, stage 1 saves a factor
+# of 2 in float32 and of 4 in mixed precision, and stage 2 a factor of 4 and of 8. Change `n` to see it.
 #
 # For each parameter, Adam (Kingma and Ba, 2015, algorithm 1) keeps a running mean $m$ of its gradient $g$ and a running mean $v$ of the
 # squared gradient. In step $t$, counting from 1:
@@ -145,25 +152,27 @@ check.passed()
 # ## What it costs, stage by stage
 #
 # The next cells train the same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes. Each run takes 40 steps on
-# the digits. The layers for stages 0 to 2 come with the course (`course_lib/zero.py`, short enough to read in one sitting). The layer for
+# the digits; you can change both. The layers for stages 0 to 2 come with the course (`course_lib/zero.py`, short enough to read in one sitting). The layer for
 # stage 3 is yours from part 08, loaded from `zero_dp_stage3.py`. The optimizer is yours at every stage: it updates the shards that the
 # layers give it.
 
 
 # %% A run at one stage tags=["given", "skip"]
 # %%px
-def run_stage(stage, x, y):
+def run_stage(stage, sizes, steps, x, y):
     """What `zero.profile` measures at one stage; None if part 08 is missing."""
     student = students.load(".")
     student.ZeroDPAdam = globals().get("ZeroDPAdam")
     if stage < 3 or hasattr(student, "ZeroDPStage3FCLayer"):
-        return zero.profile(stage, comm, student, (64, 512, 512, 512, 512, 10), x, y, steps=40)
+        return zero.profile(stage, comm, student, sizes, x, y, steps=steps)
 
 
-# %% Run the stages tags=["given"]
+# %% Run the stages tags=["folded"]
+sizes, steps = (64, 512, 512, 512, 512, 10), 40
 data, results = datasets.load("digits"), {}
 for stage in range(4):
-    answers = ranks.call("run_stage", [dict(stage=stage, x=data.x_train[r::4], y=data.y_train[r::4]) for r in range(4)])
+    given = [dict(stage=stage, sizes=sizes, steps=steps, x=data.x_train[r::4], y=data.y_train[r::4]) for r in range(4)]
+    answers = ranks.call("run_stage", given)
     if answers[0] is None:
         print("Skipping stage 3: zero_dp_stage3.py has no ZeroDPStage3FCLayer. Finish part 08 and run its last cells.")
     else:
@@ -180,16 +189,29 @@ plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of r
 
 # %% [markdown]
 # The bars show the memory that the layers report. The short line is the peak that Python's own `tracemalloc` saw; the difference is
-# temporary arrays. The next cell prints the most that a rank held, next to what the paper's formula gives.
+# temporary arrays. The next cell prints the most that a rank held, next to what the formula gives for float32.
 
 # %% Compare with the formula tags=["folded"]
-parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
+parameters = sum((a + 1) * b for a, b in pairwise(sizes))
 for stage, (name, r) in enumerate(results.items()):
     said = state_bytes_by_kind(stage, parameters, 4).items()
     print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} times the formula)" for k, n in said))
 
 # %% Draw the traffic tags=["folded", "slide-50"]
 plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent per step", list(results))
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - Stage 3 in PyTorch: after `fully_shard(model)`, an ordinary `torch.optim.AdamW(model.parameters())` steps on the shards, as yours does.
+# - Stage 1 in PyTorch: `ZeroRedundancyOptimizer` (`torch/distributed/optim`). It gives each rank whole parameters, not equal parts of flat
+#   arrays, and each rank broadcasts what it has updated.
+# - Megatron-LM: `DistributedOptimizer` (`megatron/core/optimizer/distrib_optimizer.py`), stage 1 on flat buffers. Its documentation counts
+#   16 bytes in float32, which become 8 + 8/n.
+# - DeepSpeed: `runtime/zero/stage_1_and_2.py` and `stage3.py`; the configuration says `"zero_optimization": {"stage": 2}`.
+# - JAX has no class for it: under `jit`, Adam's state is arrays with a `NamedSharding` like any others.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

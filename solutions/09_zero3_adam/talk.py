@@ -2,9 +2,10 @@
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
-# %% [markdown] after="The picture shows the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its" tags=["notes"]
-# Read out the numbers in the picture on the first slide: 16, 10, 7 and 4 MB for stages 0 to 3. Somebody will know 16 bytes per parameter
-# from the paper: there it is 2 + 2 + 12 in mixed precision, here it is 4 + 4 + 8.
+# %% [markdown] after="The picture shows what a rank holds at each stage of ZeRO (Rajbhandari et al., SC'20, section 3.1). In float32, as here, Adam takes 4 bytes" tags=["notes"]
+# Read out the numbers in the picture on the first slide: 16, 10, 7 and 4 MB for stages 0 to 3 in float32; 16, 7, 5.5 and 4 MB in mixed
+# precision. The last bars are equal, since then all 16 bytes are sharded. Ask what stage 1 leaves with a thousand ranks: 8 bytes here, 4
+# in the paper.
 
 # %% [markdown] after="The first step" tags=["notes"]
 # Take bets before you run it. In the first step, the corrections turn the mean into the gradient and the square root into its absolute
@@ -59,6 +60,7 @@
 # all-gather make an all-reduce. Stage 3 gathers twice and sends 7.4 MB.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: it is the simplest, and everything it sends can overlap with the backward pass, while in stages 1 and 2 the all-gather has to wait for
-# the update. 2: what is sharded shrinks, and activations stay the same; the gathers of stage 3 suffer most, with 63 ring steps instead of 3
+# 1: it is the simplest, and nothing has to wait for the update: its all-reduces can overlap with the backward pass, except for that of the
+# first layer, whose gradient comes last. In stages 1 and 2, the all-gather has to wait for the update; it can overlap only with the next
+# forward pass. 2: what is sharded shrinks, and activations stay the same; the gathers of stage 3 suffer most, with 63 ring steps instead of 3
 # for every layer.

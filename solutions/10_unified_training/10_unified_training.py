@@ -84,7 +84,6 @@ plots.groups(mesh, "mp_size=2, dp_size=4")
 # steps.
 
 # %% How a run goes tags=["given"]
-DATA = "digits"  # or "fashion-mnist", "mnist"
 results = {}
 
 
@@ -103,6 +102,7 @@ def train(**sizes):
 
 
 # %% Train tags=["slide"]
+DATA = "digits"  # or "fashion-mnist", "mnist"
 train(mp_size=2, dp_size=4, megatron=True)
 
 # %% Draw the loss tags=["folded", "slide"]
@@ -111,7 +111,7 @@ last = results[list(results)[-1]]
 plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accuracy {last['accuracy']:.3f}")
 
 # %% [markdown]
-# Try other sizes in the cell above that calls `train`: `mp_size` 1, 2, 4 or 8 in Megatron style, 1 or 2 in naive style; `dp_size` 1, 2, 4
+# Try other data or other sizes in the cell above that calls `train`: `mp_size` 1, 2, 4 or 8 in Megatron style, 1 or 2 in naive style; `dp_size` 1, 2, 4
 # or 8; at most 8 ranks in total. You can also try `lr=0.05`, `epochs=3` or `batch_size=96`. What do you expect the loss to do when you
 # change only the grid?
 
@@ -120,7 +120,7 @@ plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accur
 #
 # Now do the same training run on one, two, four and eight ranks, in both styles.
 
-# %% Train on every grid tags=["given"]
+# %% Train on every grid tags=["folded"]
 results.clear()
 train(mp_size=1, dp_size=1)
 train(mp_size=1, dp_size=2)
@@ -180,7 +180,20 @@ plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of 
 # ```
 # mpiexec -n 4 python -m course_lib.training --mp-size 2 --dp-size 2 --megatron-mp --data fashion-mnist
 # ```
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
 #
+# - PyTorch: `init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "mp"))` (`torch/distributed/device_mesh.py`) makes this grid: the last
+#   axis has neighboring ranks. `torchrun --nproc-per-node 8 train.py` starts the ranks, as `mpiexec` does here.
+# - Megatron-LM: `initialize_model_parallel(tensor_model_parallel_size=2)` in `megatron/core/parallel_state.py`. It names the axes the other
+#   way round: in its `order="tp-cp-ep-dp-pp"`, the first one has neighboring ranks.
+# - DeepSpeed: `PipeModelDataParallelTopology` in `deepspeed/runtime/pipe/topology.py`; there, too, the last axis has neighboring ranks.
+# - JAX: `jax.make_mesh((4, 2), ("dp", "mp"))`. You say how each array is sharded over it, and the compiler adds the collectives.
+#
+# </details>
+
+# %% [markdown]
 # ## Questions worth arguing about
 #
 # 1. You have 8 ranks on 2 machines with a slow cable between them. Which grid would you use, and which ranks would you put on which

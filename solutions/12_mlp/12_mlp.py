@@ -34,8 +34,8 @@ data = datasets.classification()
 # %% [markdown] tags=["slide"]
 # You can work out a gradient by hand, as for the layer in part 08. A framework finds it for you: every operation on a `Tensor` records its
 # inputs and how a gradient flows back through it. `loss.backward()` then goes back through all the operations, the last one first, and
-# leaves each parameter's gradient in its `grad`. The whole framework is in `course_lib/autograd`, about 500 lines; parts 13 to 15 make it
-# train on several ranks.
+# leaves each parameter's gradient in its `grad`. The whole framework is in `course_lib/autograd`, some 880 lines of code in 11 files;
+# parts 13 to 15 make it train on several ranks.
 #
 # ## A worked example: automatic gradients
 #
@@ -182,7 +182,7 @@ check.passed()
 # ## See it learn
 #
 # The data are synthetic: 10,000 samples with 1024 features in 32 classes, 2,000 of them held out for testing. The loss on those shows what
-# the model has learned rather than memorised.
+# the model has learned rather than memorized.
 
 # %% Train the perceptron
 # %%px
@@ -196,6 +196,17 @@ print(text.format(*before, *evaluate(model, held_out)))
 
 # %% Draw the loss tags=["folded", "slide"]
 plots.losses({"training": ranks.pull("losses")[0]}, "Loss of each step, five epochs")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch has the same names: `torch.nn.Module`, `Linear`, `loss.backward()`, `optimizer.zero_grad()`, `torch.no_grad()`. `nn.Linear` keeps
+#   its weight as (outputs, inputs), the transpose of ours. Layers in an ordinary list are not found there: use `nn.ModuleList`.
+# - Your learning rate is `torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.3, total_iters=steps - 1)`.
+# - JAX has no `backward` and no `grad` attribute: `jax.value_and_grad(loss)(parameters, x, y)` is a function that returns both.
+# - Megatron-LM and DeepSpeed use PyTorch's autograd.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

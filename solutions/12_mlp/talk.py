@@ -60,7 +60,7 @@
 
 # %% [markdown] after="Draw the loss" tags=["notes"]
 # The curve is ragged because each value is the loss of a different batch of 64. At the end it is about 0.07, while the test loss is about
-# 0.21: the difference is what the model has memorised.
+# 0.21: the difference is what the model has memorized.
 
 # %% [markdown] after="Draw the loss" tags=["slide-50"]
 # ## A question for the room

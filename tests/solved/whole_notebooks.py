@@ -11,7 +11,7 @@ from lectures import talk
 
 # What trains or measures for long, and what stands in its place where it only has to run.
 SHORTER = {
-    "09_zero3_adam": {"steps=40": "steps=4"},
+    "09_zero3_adam": {"512, 10), 40": "512, 10), 4"},
     "10_unified_training": {
         "return run.total if run": "return 12 if run",
         "train(mp_size=1, dp_size=2)\n": "",
