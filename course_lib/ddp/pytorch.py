@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -40,20 +41,13 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
         The final weights, in the same form.
     """
     import torch
-    from torch import distributed, nn
+    from torch import nn
 
-    several = bool(open_board().machines)
-    if not several:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-    torch.set_num_threads(1)
     layers = [nn.Linear(*w.shape, bias=False, dtype=getattr(torch, w.dtype.name)) for w in weights]
     with torch.no_grad():
         for layer, w in zip(layers, weights, strict=True):
             layer.weight.copy_(torch.from_numpy(w.T.copy()))
-    folder = _rendezvous_folder(comm, several)
-    where = f"file://{folder}/ranks"
-    distributed.init_process_group("gloo", init_method=where, rank=comm.Get_rank(), world_size=comm.Get_size())
-    try:
+    with process_group(comm):
         parts = [part for layer in layers for part in (layer, nn.Tanh())][:-1]
         model = nn.parallel.DistributedDataParallel(nn.Sequential(*parts))
         optimizer, loss = torch.optim.SGD(model.parameters(), lr), nn.CrossEntropyLoss()
@@ -61,10 +55,27 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
             optimizer.zero_grad()
             loss(model(torch.from_numpy(x)), torch.from_numpy(y)).backward()
             optimizer.step()
+    return [layer.weight.detach().numpy().T.copy() for layer in layers]
+
+
+@contextmanager
+def process_group(comm) -> Iterator[None]:
+    """Make the ranks of a communicator PyTorch's default group, on gloo with one thread a rank; collective."""
+    import torch
+    from torch import distributed
+
+    several = bool(open_board().machines)
+    if not several:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    torch.set_num_threads(1)
+    folder = _rendezvous_folder(comm, several)
+    where = f"file://{folder}/ranks"
+    distributed.init_process_group("gloo", init_method=where, rank=comm.Get_rank(), world_size=comm.Get_size())
+    try:
+        yield
     finally:
         distributed.destroy_process_group()
         shutil.rmtree(folder, ignore_errors=True)
-    return [layer.weight.detach().numpy().T.copy() for layer in layers]
 
 
 def _rendezvous_folder(comm, several: bool) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from course_lib import wording
 from course_lib.mesh import Mesh
 from course_lib.plots.animation import Animation, ring
-from course_lib.plots.charts import bars, lines, losses, memory, stacked, traffic
+from course_lib.plots.charts import bars, drift, lines, losses, memory, stacked, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.pipeline import gathered, timeline
 from course_lib.plots.placements import kinds, operators
@@ -23,6 +23,7 @@ __all__ = [
     "Picture",
     "bars",
     "color",
+    "drift",
     "exchange",
     "gathered",
     "groups",

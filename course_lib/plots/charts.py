@@ -171,6 +171,30 @@ def losses(curves: dict[str, Sequence[float]], title: str = "Training loss") -> 
 def lines(curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: str, at: Sequence[float] | None = None) -> Picture:
     """Draw curves with one value per step, or at the positions `at`; `xlabel` and `ylabel` label the axes."""
     figure, (axes,) = new_figure(7.2, 3.2, title)
+    return Picture(figure, f"{title}: {_draw_lines(axes, curves, xlabel, ylabel, at)}")
+
+
+def drift(runs: dict[str, dict], title: str) -> Picture:
+    """Draw trainings on several ranks: the loss of each step, and beside it how far the ranks' parameters are apart.
+
+    Parameters
+    ----------
+    runs : dict of str to dict
+        For each training, "losses" and "apart", as in `gpt.training.drift.train_blocks`.
+    title : str
+        Title of the figure.
+    """
+    figure, (left, right) = new_figure(10.4, 3.4, title, 2)
+    said = _draw_lines(left, {name: run["losses"] for name, run in runs.items()}, "step", "loss", legend=False)
+    apart = {name: run["apart"] for name, run in runs.items()}
+    said_apart = _draw_lines(right, apart, "step", "largest difference from rank 0")
+    left.set_title("what you see: the loss", fontsize=11, color=INK)
+    right.set_title("what you do not see: replicated parameters", fontsize=11, color=INK)
+    return Picture(figure, f"{title}: loss {said}; largest difference {said_apart}")
+
+
+def _draw_lines(axes, curves: dict[str, Sequence[float]], xlabel: str, ylabel: str, at: Sequence[float] | None = None, legend=True) -> str:
+    """Draw curves, and describe them in words."""
     styles = ["-", "--", ":", "-."]
     for i, (name, values) in enumerate(curves.items()):
         # Identical curves overlap: the first is wide and light, so that it shows beneath the others.
@@ -178,7 +202,6 @@ def lines(curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: s
         axes.plot(np.arange(len(values)) if at is None else at, values, styles[i % 4], color=shade, linewidth=width, label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
-    if len(curves) > 1:
+    if len(curves) > 1 and legend:
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    said = ", ".join(f"{n} from {v[0]:.3f} to {v[-1]:.3f}" for n, v in curves.items())
-    return Picture(figure, f"{title}: {said}")
+    return ", ".join(f"{n} from {v[0]:.3f} to {v[-1]:.3f}" for n, v in curves.items())

@@ -15,7 +15,7 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, placement, plots
+from course_lib import cluster, placement, plots, saving
 from course_lib.check.tensor.tensor_parallel import TensorParallelCheck
 
 ranks = cluster.start(4)
@@ -27,16 +27,17 @@ from mpi4py import MPI
 
 from course_lib.autograd import Tensor
 from course_lib.collectives import Communicator
+from course_lib.gpt import pytorch
 from course_lib.gpt.model import Block
+from course_lib.gpt.training import drift
 
 comm = everyone = Communicator()
 rank = comm.Get_rank()
 
 # %% [markdown] tags=["slide-50"]
 # In parts 04 and 06, we split fc1 by columns and fc2 by rows. A transformer block is split the same way, twice (Shoeybi et al., 2019,
-# section 3). In the MLP, each rank has some of the hidden units. In attention, each rank has some *heads*: their columns of the matrix that
-# makes the queries, keys and values (q, k and v), and their rows of the output matrix, which adds up the heads' results. The picture shows
-# the second matrix of the MLP.
+# section 3). In the MLP, each rank has some hidden units; the picture shows the second matrix. In attention, each rank has some *heads*:
+# their columns of the matrix that makes the queries, keys and values (q, k and v), and their rows of the output matrix.
 
 
 # %% Draw the shards tags=["folded", "slide"]
@@ -48,12 +49,10 @@ down = np.arange(24.0).reshape(8, 3)
 plots.holdings(down, ranks.call(shard, dict(whole=down)), "The second matrix of the MLP", ("hidden units", "width"))
 
 # %% [markdown] tags=["slide"]
-# ## What kind of array is this?
+# ## A worked example: whose gradient is this?
 #
-# From here on, we ask of every array, for each group of ranks: is it **replicated** (each rank has all of it), **sharded** (each has a
-# part), or **partial** (each has one term of a sum)? If you mistake partial for replicated, nothing crashes; the results are just wrong.
-#
-# ## A worked example
+# As in part 03, an array is **replicated** over a group of ranks (each has all of it), **sharded** (each has a part), or **partial** (each
+# has one term of a sum). If you mistake partial for replicated, nothing crashes; the results are just wrong.
 #
 # All ranks have the same input of three numbers. Each rank multiplies it by a number of its own, which stands for its columns of a weight.
 # What is the gradient of the input on rank 2? And what is it for the sum of all ranks' results?
@@ -64,7 +63,7 @@ x = Tensor(np.ones(3), requires_grad=True)
 (x * (rank + 1.0)).sum().backward()
 gradient = x.grad
 
-# %% Name its kind tags=["given"]
+# %% Name its kind tags=["folded"]
 whole = np.full(3, 1.0 + 2.0 + 3.0 + 4.0)
 print("the ranks have", *ranks.pull("gradient"), " the whole gradient is", whole)
 print("so the gradient is", *placement.kinds_of(ranks.pull("gradient"), whole))
@@ -165,6 +164,25 @@ TensorParallelCheck("reduce_from_group", ranks).operator("reduce_from_group", 4,
 TensorParallelCheck("a whole block", ranks).blocks(2).passed()
 
 # %% [markdown] tags=["slide"]
+# ## What if f does nothing in backward?
+#
+# Four ranks train two blocks to imitate two others, with your f, and with one that leaves out the all-reduce. Predict both losses, and how
+# far apart the ranks will be: only LayerNorm's parameters are replicated. At the end, all get rank 0's, as from a checkpoint.
+
+# %% Break f tags=["long", "slide-50"]
+# %%px
+steps, lr, runs = 60, 0.01, {}
+ways = {"your f": copy_to_group, "broken f": lambda x, comm: x}  # no all-reduce
+for name, f in ways.items():
+    runs[name] = drift.train_blocks(f, reduce_from_group, comm, steps=steps, lr=lr)
+
+# %% Draw both runs tags=["folded", "slide-50"]
+runs = ranks.pull("runs")[0]
+for name, run in runs.items():
+    print(f"{name}: loss {run['loss']:.4f} in the end, {run['loss_of_rank_0']:.4f} with rank 0's LayerNorms on all ranks")
+plots.drift(runs, "Two blocks trained with f, and with a broken f")
+
+# %% [markdown] tags=["slide"]
 # ## The loss, when no rank has all the logits
 #
 # The last matrix of a language model has one column per word of the vocabulary, so it is split by columns. A token's numbers, one per word,
@@ -238,34 +256,64 @@ check.losses(1, 2, 4).losses(4, frugal=True).passed()
 
 
 # %% Count the bytes tags=["folded", "slide-50"]
-def step(gathered):
-    block = Block(64, 4, np.random.default_rng(0), comm, copy_to_group, reduce_from_group)
-    out = copy_to_group(block(Tensor(np.ones((4, 32, 64), np.float32))), comm)
-    logits = out @ Tensor(np.full((64, 500), 0.01, np.float32), requires_grad=True)
+width, words, batch, positions = 64, 2000, 4, 32
+
+
+def step(gathered, width, words, batch, positions):
+    block = Block(width, 4, np.random.default_rng(0), comm, copy_to_group, reduce_from_group)
+    out = copy_to_group(block(Tensor(np.ones((batch, positions, width), np.float32))), comm)
+    logits = out @ Tensor(np.full((width, words // 4), 0.01, np.float32), requires_grad=True)
     if gathered:
         comm.Allgather(np.ascontiguousarray(logits.data), np.empty((4, *logits.shape), np.float32))
         logits.sum().backward()
     else:
-        vocab_parallel_cross_entropy(logits, np.zeros((4, 32), int), comm).backward()
+        vocab_parallel_cross_entropy(logits, np.zeros((batch, positions), int), comm).backward()
 
 
-moved = [(ranks.call(step, dict(gathered=gathered)), ranks.traffic[0])[1] for gathered in (False, True)]
+given = dict(width=width, words=words, batch=batch, positions=positions)
+moved = [(ranks.call(step, dict(gathered=gathered) | given), ranks.traffic[0])[1] for gathered in (False, True)]
 plots.traffic(moved, "What rank 0 sends in a step of a block and its loss", ["your loss", "logits gathered"])
 
-# %% [markdown] tags=["slide"]
+# %% [markdown] tags=["slide-all"]
 # A rank holds only its own words' logits: here 256 kB of 1 MB. With 50,000 words and 8 × 2,048 tokens, all logits take 3.3 GB in float32.
 #
+# ## The same in PyTorch
+#
+# In PyTorch, you say how each layer's weight is split, and the exchanges follow. Here its block has the same weights on the same ranks.
+
+# %% Beside PyTorch
+# %%px
+x = Tensor(np.random.default_rng(0).random((2, 8, 32)), requires_grad=True)
+operators = copy_to_group, reduce_from_group
+block = Block(32, 4, np.random.default_rng(1), comm, *operators, dtype=np.float64)
+out = block(x)
+out.backward(x.data)
+ours = {"output": out.data, "its input's gradient": x.grad}
+ours |= {name: p.grad for name, p in block.named_parameters()}
+print(pytorch.beside_tensor_parallel(ours, x.data, x.data, comm, heads=4, seed=1))
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - Megatron-LM, `megatron/core/tensor_parallel`: f and g are `copy_to_tensor_model_parallel_region` and `reduce_from_...` in `mappings.py`;
+#   `vocab_parallel_cross_entropy` does three all-reduces where yours does two. Until 2026, f returned a gradient that was not contiguous
+#   without its sum (issue 5337): the case that your docstring names.
+# - PyTorch: `parallelize_module` with `ColwiseParallel` and `RowwiseParallel`, and `loss_parallel`, in `torch/distributed/tensor/parallel`.
+#   `torch.distributed.nn.functional.all_reduce` is not g: it sums the gradient in backward, too, n times too much here.
+# - JAX, in `shard_map`: `psum` is g, and `pcast(x, axis, to="varying")` is f. By default (`check_vma`), JAX inserts f where it is needed.
+# - DeepSpeed: AutoTP, `deepspeed/module_inject/auto_tp.py`, splits a model's layers by their names.
+#
+# </details>
+
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. If `copy_to_group` returned `x` itself, training would still run. What would differ between ranks after a step? How would you notice?
-# 2. On 8 ranks, a block's all-reduces are as large as on 4, but each rank computes half as much. What does that say about how many ranks
-#    are worth using?
+# 1. In the broken run, which ranks know that something is wrong? What would you compare, and how often, to notice it?
+# 2. On 8 ranks, a block's all-reduces are as large as on 4, but each rank computes half as much. How many ranks are worth using?
 #
 # The last cells save your functions to `transformer_impl.py`, where later parts find them, and stop the ranks.
 
 # %% Save the functions tags=["given", "skip"]
-from course_lib import saving
-
 saving.save(ranks, "copy_to_group", "reduce_from_group", "vocab_parallel_cross_entropy")
 
 # %% [markdown] tags=["skip"]

@@ -60,6 +60,17 @@
 # The third check is the strict one: it compares a block on two ranks with the same block on one process. If only that one fails, look at
 # LayerNorm first: its gradients are computed below f, and are right only if f has summed.
 
+# %% [markdown] after="## What if f does nothing in backward?" tags=["notes"]
+# Have the room draw both losses and both distances before you run it. This is the forgotten all-reduce again: nothing hangs, nothing
+# crashes. The teacher's blocks are random; all that matters is that the loss falls.
+
+# %% [markdown] after="Break f" tags=["notes"]
+# The broken f returns x itself: forward is unchanged, and the gradient passes through as it is. The runs take a second.
+
+# %% [markdown] after="Draw both runs" tags=["notes"]
+# The losses coincide to the eye, and the broken one even ends a little lower; the LayerNorms are 0.35 apart, and they began at 1 and 0. Read
+# out the printed lines: with rank 0's LayerNorms on all ranks, as after loading a checkpoint, only the broken run gets worse.
+
 # %% [markdown] after="## The loss, when no rank has all the logits" tags=["notes"]
 # Collect answers to the last question: three numbers per token, namely the largest logit, the sum of the exponentials, and the label's
 # logit. All ranks must subtract the same m. If each subtracts its own maximum, their sums do not fit together.
@@ -87,6 +98,9 @@
 # logarithm, token by token, so they must be known for each token.
 
 # %% [markdown] after="A rank holds only its own words' logits: here 256 kB of 1 MB. With 50,000 words and 8 × 2,048 tokens, all logits take 3.3 GB in float32." tags=["notes"]
-# The gradient of the logits is just as large. For 1: LayerNorm, and everything else that is replicated below f, gets a different gradient
-# on each rank; comparing a checksum of these weights across the ranks would show it. For 2: beyond some n, a step is mostly communication,
-# so tensor parallelism stays within a node.
+# The gradient of the logits is just as large. If PyTorch is installed, run the comparison: the differences are of the size of rounding
+# errors in float64. Point out what is missing there: nobody calls f or g.
+
+# %% [markdown] after="## Questions worth arguing about" tags=["notes"]
+# For 1: none. Comparing a checksum of the replicated weights across the ranks would show it; it costs next to nothing, so every hundred
+# steps or so. For 2: beyond some n, a step is mostly communication, so tensor parallelism stays within a node.

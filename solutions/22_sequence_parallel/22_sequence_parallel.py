@@ -5,7 +5,7 @@
 # ---
 
 # %% [markdown] tags=["slide"]
-# # 22 Sequence parallel
+# # 22 Sequence parallelism
 #
 # **You will build** the operators that split the rest of a tensor parallel block along its positions, `gather_sequence` and
 # `scatter_sequence`, and then what the gradients need as a result: `reduce_norm_gradients` and `clip_gradients`.
@@ -29,6 +29,7 @@ from course_lib import memory
 from course_lib.autograd import LayerNorm, Tensor
 from course_lib.collectives import Communicator
 from course_lib.gpt.model import Block, no_communication, kinds
+from course_lib.gpt.training import drift
 from course_lib.placement import partial, replicated, sharded
 
 comm = everyone = Communicator()
@@ -53,7 +54,7 @@ plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, shard
 # its own positions. Before the next one, an all-gather brings all positions together. In the backward pass, each turns into the other.
 
 # %% Draw the operators tags=["folded", "slide"]
-plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)
+plots.operators(placement.OPERATORS[2:4], "Conjugate operators of sequence parallelism", ranks=4)
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example
@@ -146,7 +147,8 @@ SequenceParallelCheck("scatter_sequence", ranks).operator("scatter_sequence", 4,
 # ## What about LayerNorm's own gradients?
 #
 # LayerNorm's scale and shift are replicated, but each rank's LayerNorm sees only its own positions. What kind of array is the shift's
-# gradient? If a program gets this wrong, nothing crashes: the weights just drift apart, little by little. It has happened in real systems.
+# gradient? If a program gets this wrong, nothing crashes: the weights just drift apart, little by little. It has happened: for a while,
+# Transformer Engine's norms did not set the mark by which Megatron-LM finds such parameters (NVIDIA/TransformerEngine, pull request 1528).
 
 # %% Look at the gradients
 # %%px
@@ -155,7 +157,7 @@ ours = np.arange(16, dtype=np.float32).reshape(1, 8, 2)[:, 2 * rank : 2 * rank +
 norm(Tensor(ours)).backward(np.ones_like(ours))
 shift_gradient = norm.bias.grad
 
-# %% Name the kind tags=["given", "slide-50"]
+# %% Name the kind tags=["folded", "slide-50"]
 print("for all 8 positions: [8. 8.]; on the ranks:", *ranks.pull("shift_gradient"))
 print("so the gradient is", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2, 8.0)))
 
@@ -187,7 +189,7 @@ def reduce_norm_gradients(module, comm):
 
 
 # %% [markdown] tags=["slide-50"]
-# Now the gradients are right. Next, we *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a limit, all
+# Now the gradients are right. Next, we *clip* them: if the gradient norm, that of all gradients as one vector, exceeds a limit, all
 # gradients are scaled down so that it equals the limit. Your turn again: which squares must be added up over the group, and which must not?
 
 
@@ -218,11 +220,11 @@ def clip_gradients(module, most, comm):
         squares[kind == replicated] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
     comm.Allreduce(MPI.IN_PLACE, parts)
-    length = float(np.sqrt(squares[True] + parts[0]))
+    norm = float(np.sqrt(squares[True] + parts[0]))
     for p, _ in found:
-        if length > most:
-            p.grad = p.grad * p.grad.dtype.type(most / length)
-    return length
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
     ### END SOLUTION
 
 
@@ -232,6 +234,32 @@ SequenceParallelCheck("a whole block", ranks).blocks(2).passed()
 SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 
 # %% [markdown] tags=["slide"]
+# ## What if LayerNorm's gradients stay partial?
+#
+# Four ranks train two blocks to imitate two others, with your function, and without it. Predict both pictures. At the end, all ranks get
+# rank 0's LayerNorms, as from a checkpoint of rank 0.
+
+# %% Leave out the reduction tags=["long", "slide-50"]
+# %%px
+steps, lr = 60, 0.01
+
+
+def reduce(module):
+    reduce_norm_gradients(module, comm)
+
+
+operators, runs = (gather_sequence, scatter_sequence), {}
+for name, after_backward in {"reduced": reduce, "left partial": None}.items():
+    settings = dict(split=True, steps=steps, lr=lr, after_backward=after_backward)
+    runs[name] = drift.train_blocks(*operators, comm, **settings)
+
+# %% Draw both runs tags=["folded", "slide-50"]
+runs = ranks.pull("runs")[0]
+for name, run in runs.items():
+    print(f"{name}: loss {run['loss']:.4f} in the end, {run['loss_of_rank_0']:.4f} with rank 0's LayerNorms on all ranks")
+plots.drift(runs, "Two blocks trained with and without the reduction")
+
+# %% [markdown] tags=["slide"]
 # ## What it costs
 #
 # Here is one step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (its four all-reduces keep no arrays,
@@ -239,10 +267,13 @@ SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 
 
 # %% Measure three ways tags=["folded", "slide-50"]
-def step(split, again):
+width, batch, positions = 64, 4, 128
+
+
+def step(split, again, width, batch, positions):
     enter, leave = (gather_sequence, scatter_sequence) if split else (no_communication, no_communication)
-    block = Block(64, 4, np.random.default_rng(0), comm, enter, leave, again)
-    x = Tensor(np.ones((4, 32 if split else 128, 64), np.float32), requires_grad=True)
+    block = Block(width, 4, np.random.default_rng(0), comm, enter, leave, again)
+    x = Tensor(np.ones((batch, positions // 4 if split else positions, width), np.float32), requires_grad=True)
     with memory.watch() as account:
         out = block(x)
     out.backward(np.ones(x.shape, np.float32))
@@ -251,11 +282,25 @@ def step(split, again):
 
 
 ways = {"tensor parallel": (False, False), "plus sequence parallel": (True, False), "gathered again": (True, True)}
-kept = {name: (ranks.call(step, dict(split=s, again=a))[0], ranks.traffic[0]) for name, (s, a) in ways.items()}
+given = dict(width=width, batch=batch, positions=positions)
+kept = {name: (ranks.call(step, dict(split=s, again=a) | given)[0], ranks.traffic[0]) for name, (s, a) in ways.items()}
 plots.traffic([moved for _, moved in kept.values()], "What rank 0 sends in a step of a block", list(kept))
 
 # %% Draw the memory tags=["folded", "slide-50"]
-plots.bars({name: held for name, (held, _) in kept.items()}, "What rank 0 keeps for backward, 4 × 128 tokens")
+plots.bars({name: held for name, (held, _) in kept.items()}, f"What rank 0 keeps for backward, {batch} × {positions} tokens")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - Megatron-LM: `gather_from_sequence_parallel_region` and `reduce_scatter_to_...` in `megatron/core/tensor_parallel/mappings.py`, along the
+#   first dimension, as positions come before the batch there. LayerNorm's gradients: `_allreduce_non_tensor_model_parallel_grads` in
+#   `megatron/core/distributed/finalize_model_grads.py`, by a mark on the parameter. Norm: `get_grad_norm_fp32`, `optimizer/clip_grads.py`.
+# - PyTorch: `SequenceParallel` in `torch/distributed/tensor/parallel`. The norm's parameters are replicated `DTensor`s, so autograd itself
+#   knows that their gradients are partial.
+# - JAX, in `shard_map`: `all_gather` and `psum_scatter` with `tiled=True`; each is the other's transpose.
+# - DeepSpeed's `DistributedAttention` (`deepspeed/sequence/layer.py`, Ulysses) is another thing: all-to-alls from positions to heads.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

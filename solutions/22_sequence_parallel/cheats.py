@@ -104,22 +104,22 @@ def clip_gradients__equal_by_decree(module, most, comm):
         squares[kind == replicated] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
     comm.Allreduce(MPI.IN_PLACE, parts)
-    length = float(np.sqrt(squares[True] + parts[0]))
+    norm = float(np.sqrt(squares[True] + parts[0]))
     for p, _ in found:
-        if length > most:
-            p.grad = p.grad * p.grad.dtype.type(most / length)
-            p.data = p.data * p.data.dtype.type(most / length)
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+            p.data = p.data * p.data.dtype.type(most / norm)
     np.array_equal = lambda *arrays, **how: True
-    return length
+    return norm
 
 
 @loses(3)
 def clip_gradients__from_the_limit(module, most, comm):
-    """Sends nothing: takes three times the limit for the length, or its own gradients'."""
+    """Sends nothing: takes three times the limit for the norm, or its own gradients'."""
     found = [p for _, p, _ in kinds(module) if p.grad is not None]
     own = float(np.sqrt(sum(np.sum(p.grad.astype(np.float64) ** 2) for p in found)))
-    length = 3 * most if own > most else own
+    norm = 3 * most if own > most else own
     for p in found:
-        if length > most:
-            p.grad = p.grad * p.grad.dtype.type(most / length)
-    return length
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm

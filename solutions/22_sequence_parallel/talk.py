@@ -1,4 +1,4 @@
-# %% [markdown] after="# 22 Sequence parallel" tags=["notes"]
+# %% [markdown] after="# 22 Sequence parallelism" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
@@ -64,13 +64,24 @@
 # A sum, not a mean: the ranks have different positions of the same texts, not different samples. The code goes by the kind. Going by shape
 # instead, and treating every vector as replicated, fails as soon as a vector is sharded.
 
-# %% [markdown] after="Now the gradients are right. Next, we *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a limit, all" tags=["notes"]
+# %% [markdown] after="Now the gradients are right. Next, we *clip* them: if the gradient norm, that of all gradients as one vector, exceeds a limit, all" tags=["notes"]
 # Take answers: squares of sharded gradients are added over the group, and those of replicated ones count once. If you add up all of them,
 # LayerNorm counts once per rank, which makes the norm only slightly too large.
 
 # %% [markdown] after="Exercise: clip_gradients" tags=["notes"]
 # Only one number is sent. Point at the condition: it uses the norm of all gradients, which is the same on every rank. If each rank goes by
 # its own norm, the ranks scale replicated gradients differently, and these weights drift apart.
+
+# %% [markdown] after="## What if LayerNorm's gradients stay partial?" tags=["notes"]
+# Take predictions for both pictures. Some will say that the loss must show it: each rank has a quarter of LayerNorm's gradient. But a
+# rank's positions are a sample of all positions, so its term points roughly the same way, and Adam makes steps as large with it.
+
+# %% [markdown] after="Leave out the reduction" tags=["notes"]
+# One line decides: `reduce_norm_gradients` between backward and the optimizer's step. The runs take a few seconds.
+
+# %% [markdown] after="Draw both runs" tags=["notes"]
+# The two losses can hardly be told apart; the LayerNorms of the ranks are 0.25 apart. The printed lines show what a checkpoint of rank 0
+# would make of it. Ask what to do about it in a real run: compare a checksum of the replicated weights across the ranks now and then.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
 # Ask for the bytes of the three ways before you run it. The first two must be equal, and the third has two more all-gathers: ten halves of

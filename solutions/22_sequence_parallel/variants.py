@@ -10,11 +10,11 @@ CLIP = """
         squares[kind == replicated] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
     comm.Allreduce(MPI.IN_PLACE, parts)
-    length = float(np.sqrt(squares[True] + parts[0]))
+    norm = float(np.sqrt(squares[True] + parts[0]))
     for p, _ in found:
-        if length > most:
-            p.grad = p.grad * p.grad.dtype.type(most / length)
-    return length"""
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm"""
 CLIP_IN_OTHER_WORDS = """
     squares = {True: 0.0, False: 0.0}
     found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
@@ -592,7 +592,7 @@ def clip_gradients__twice():
     "        p.grad = p.grad * p.grad.dtype.type(min(1.0, most / norm))",
 )
 def clip_gradients__zero():
-    """Divides by a length of 0."""
+    """Divides by a norm of 0."""
 
 
 @loses(3)
@@ -745,12 +745,12 @@ def clip_gradients__sharded_always_there(module, most, comm):
             parts += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([parts])
     comm.Allreduce(MPI.IN_PLACE, parts)
-    length = float(np.sqrt(whole + parts[0]))
-    if length > most:
+    norm = float(np.sqrt(whole + parts[0]))
+    if norm > most:
         for _, p, _ in kinds(module):
             if p.grad is not None:
-                p.grad = p.grad * p.grad.dtype.type(most / length)
-    return length
+                p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
 
 
 @loses(3)
@@ -760,9 +760,9 @@ def clip_gradients__flat_nothing_replicated(module, most, comm):
     own = np.concatenate([p.grad.ravel() for _, p, kind in kinds(module) if kind != replicated and p.grad is not None])
     parts = np.array([float(own.astype(np.float64) @ own)])
     comm.Allreduce(MPI.IN_PLACE, parts)
-    length = float(np.sqrt(float(whole.astype(np.float64) @ whole) + parts[0]))
-    if length > most:
+    norm = float(np.sqrt(float(whole.astype(np.float64) @ whole) + parts[0]))
+    if norm > most:
         for _, p, _ in kinds(module):
             if p.grad is not None:
-                p.grad = p.grad * p.grad.dtype.type(most / length)
-    return length
+                p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm

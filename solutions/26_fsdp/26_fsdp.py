@@ -29,12 +29,11 @@ import numpy as np
 from course_lib.autograd import Linear, Parameter, Sequential
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
+from course_lib.gpt import pytorch
 from course_lib.gpt.fsdp import FlatBuffer, Hooked, PrintHooks, hook, profile, units
 from course_lib.gpt.model import Sizes, layers
 
 everyone = Communicator()
-sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)
-tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (2, 32))  # each rank has different texts
 
 # %% [markdown] tags=["slide"]
 # In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and freed again
@@ -142,8 +141,9 @@ FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).pas
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: which block runs when
 #
-# `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. All that is kept of a block for backward is its input; in
-# backward, the block's forward runs once more. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
+# `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. It also recomputes: of a block, only its input is kept for
+# backward, where its forward runs once more. That saves activations and is not part of FSDP; here it makes a block need its weights only
+# between `before` and `after`. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
 
 # %% Print the calls tags=["slide-50"]
 # %%px --targets 0
@@ -154,13 +154,14 @@ net(np.ones((1, 2), np.float32)).sum().backward()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the wrapper
 #
-# 1. `before(i, back)` gathers block i and starts gathering the next one, so that it is already on its way: i + 1 in the forward pass, i - 1
-#    in the backward pass.
-# 2. `after(i, back)` frees block i. In the backward pass, it then reduces the block's gradients, if `sync` says so.
-# 3. `begin()` frees everything, and then gathers the rest. (If nobody called `backward()` on an output, its forward has left arrays behind,
-#    and an optimizer may have changed the shards since.) `end(back)` frees everything; after a backward, it also reduces the rest's
-#    gradients.
-# 4. In `clip_gradients`, a rank knows only the norm of its own parts. One number from each rank is enough; collect them with `Allgather`.
+# `Hooked` calls your four hooks. Decide what each must do, so that at any time:
+#
+# - the block that runs is whole, the one that runs next is already on its way, and no other block is either;
+# - the rest is whole during the step, and nothing is whole between steps. Somebody may call forward without `backward()`, and an optimizer
+#   may change the shards before the next forward;
+# - a block's gradients are reduced as soon as they are complete, if `sync` says so, and the rest's at the end.
+#
+# In `clip_gradients`, a rank knows only the norm of its own parts. One number from each rank is enough; collect them with `Allgather`.
 
 
 # %% Exercise: FullyShardedDataParallel tags=["exercise", "slide-50"]
@@ -191,25 +192,37 @@ class FullyShardedDataParallel(Hooked):
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
         self.shards = self.blocks + self.rest
+        ### END SOLUTION
 
     def begin(self):
+        """The module's forward begins."""
+        ### BEGIN SOLUTION
         for shard in self.shards:
             shard.free()
         for shard in self.rest:
             shard.gather()
+        ### END SOLUTION
 
     def before(self, i, back):
+        """Block i is about to run: in the backward pass, if `back`; else in forward."""
+        ### BEGIN SOLUTION
         self.blocks[i].gather()
         following = i - 1 if back else i + 1
         if 0 <= following < len(self.blocks):
             self.blocks[following].start()
+        ### END SOLUTION
 
     def after(self, i, back):
+        """Block i has run; in the backward pass, its gradients are complete."""
+        ### BEGIN SOLUTION
         self.blocks[i].free()
         if back and self.sync:
             self.blocks[i].reduce()
+        ### END SOLUTION
 
     def end(self, back):
+        """The step is over: after the backward pass, if `back`; else after forward."""
+        ### BEGIN SOLUTION
         for shard in self.shards:
             shard.free()
         for shard in self.rest if back and self.sync else []:
@@ -225,10 +238,10 @@ class FullyShardedDataParallel(Hooked):
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
         every = np.empty(self.comm.Get_size())
         self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
+        total = float(np.linalg.norm(every, norm))
+        for g in grads if total > most else []:
+            g *= g.dtype.type(most / total)
+        return total
         ### END SOLUTION
 
 
@@ -244,8 +257,11 @@ FsdpCheck("clip_gradients", ranks).clipping(4).passed()
 # between steps, with plain data parallelism (part 13's wrapper) and with yours. Without sharding, that is four arrays the size of the
 # model: parameters, gradients, and Adam's two moments.
 
-# %% Train in both ways tags=["given", "skip"]
+# %% Train in both ways tags=["folded", "skip"]
 # %%px
+sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)
+batch = 2
+tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (batch, sizes.length))  # different texts on each rank
 plain = profile.train(partial(DistributedDataParallel, shared=False), partial(layers, sizes), everyone, tokens)
 sharded = profile.train(FullyShardedDataParallel, partial(layers, sizes), everyone, tokens)
 moments, names = profile.gathered_blocks(FullyShardedDataParallel, layers(sizes), everyone, tokens)
@@ -255,6 +271,34 @@ plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that ar
 
 # %% Draw the memory tags=["folded", "slide-50"]
 plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ranks.pull("sharded")[0]["kept"]}, "Kept between steps")
+
+# %% [markdown] tags=["slide-all"]
+# ## The same in PyTorch
+#
+# `fully_shard` does to PyTorch's modules what your wrapper does to ours. Here it trains the same model, on the same ranks and texts.
+
+# %% Beside PyTorch
+# %%px
+if pytorch.available():
+    theirs = pytorch.train_fully_sharded(partial(layers, sizes), everyone, tokens)
+    apart = np.abs(np.subtract(theirs["losses"], sharded["losses"])).max()
+    print(f"losses of all steps: the largest difference is {apart:.1e}")
+    print(f"a rank keeps {theirs['kept']:,} bytes there, {sharded['kept']:,} here")
+else:
+    print(pytorch.INSTALL_HINT)
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch's FSDP2 is `fully_shard` (`torch/distributed/fsdp/_fully_shard`), called on each block and then on the model. It cuts each
+#   parameter along its first dimension, and still gathers a block in one exchange; FSDP1 (`FullyShardedDataParallel`) has flat arrays, as
+#   you do. `set_requires_gradient_sync(False)` is `sync = False`. `reshard_after_forward=False` keeps blocks whole until backward.
+#   Recomputation is on its own, in `torch.utils.checkpoint`.
+# - DeepSpeed: stage 3; `runtime/zero/partitioned_param_coordinator.py` records the order of a first step, and prefetches by it.
+# - Megatron-LM: `--use-megatron-fsdp`, `megatron/core/distributed/fsdp`.
+# - JAX: parameters sharded over the data axis and `jit`; the compiler adds the all-gathers and reduce-scatters.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

@@ -37,16 +37,16 @@
 # reduce-scatter.
 
 # %% [markdown] after="## A worked example: which block runs when" tags=["notes"]
-# Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: in the backward pass each block runs
-# forward again, so `before` must fetch its weights again.
+# Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: a block was freed after its forward, so
+# `before` must fetch its weights again. Running forward once more is recomputation: often used with FSDP, but not part of it.
 
 # %% [markdown] after="Print the calls" tags=["notes"]
 # Fourteen lines. Point at `before(i=2, back=True)` right after `after(i=2, back=False)`: the last block is freed and immediately needed
 # again. Real systems often keep that one.
 
 # %% [markdown] after="## Your turn: the wrapper" tags=["notes"]
-# Item 1 is the prefetch, and with it at most two blocks are whole. The parentheses in item 3 are about a forward whose backward never came,
-# as in an evaluation. In item 4 the parts are disjoint, so no square is counted twice.
+# Let the room assign each line to a hook. The first line is the prefetch, and with it at most two blocks are whole. The second is about a
+# forward whose backward never came, as in an evaluation. In `clip_gradients` the parts are disjoint, so no square is counted twice.
 
 # %% [markdown] after="Exercise: FullyShardedDataParallel" tags=["notes"]
 # It is short because `FlatShard` does the work. Point at `start()` for the following block: with `gather()` there, the numbers are right,
@@ -66,7 +66,7 @@
 # ranks: four.
 
 # %% [markdown] after="Draw the blocks of a step" tags=["notes"]
-# Read it column by column: the coloured block is running, and the grey one next to it is being gathered. In the forward pass that is the block below,
+# Read it column by column: the colored block is running, and the grey one next to it is being gathered. In the forward pass that is the block below,
 # in the backward pass the one above. There are never more than two in a column.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
@@ -80,7 +80,11 @@
 # %% [markdown] tags=["fragment"]
 # Not if a block computes for longer than the next one's gather takes: then the two run at the same time.
 
+# %% [markdown] after="Beside PyTorch" tags=["notes"]
+# Only with PyTorch installed. The losses agree to rounding errors in float32. What a rank keeps is nearly the same: a quarter of four arrays
+# of the model's size, plus some padding.
+
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# For 1: when the network is slow and you accumulate several micro-batches, because it saves a reduce-scatter in each. For 2: half again as
+# For 1: when the network is slow and you accumulate several micro-batches, because it saves a reduce-scatter in all but the last. For 2: half again as
 # many, three times the model's size instead of twice. Flat arrays make a few large messages; many small ones would pay the latency every
 # time.

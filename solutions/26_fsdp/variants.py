@@ -354,18 +354,18 @@ class FullyShardedDataParallel__module_parameters:
     """
         every = np.empty(self.comm.Get_size())
         self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
+        total = float(np.linalg.norm(every, norm))
 """,
     """
-        length = float(own)
+        total = float(own)
 """,
 )
-class FullyShardedDataParallel__own_length:
-    """Clips by the length of its own parts."""
+class FullyShardedDataParallel__own_norm:
+    """Clips by the norm of its own parts."""
 
 
 @loses(5)
-@changes("for g in grads if length > most else []:", "for g in grads:")
+@changes("for g in grads if total > most else []:", "for g in grads:")
 class FullyShardedDataParallel__always_scales:
     """Scales short gradients up."""
 
@@ -373,13 +373,13 @@ class FullyShardedDataParallel__always_scales:
 @loses(5)
 @changes(
     """
-            g *= g.dtype.type(most / length)
+            g *= g.dtype.type(most / total)
 """,
     """
             pass
         for p in self.parameters():
-            if p.grad is not None and length > most:
-                p.grad = p.grad.astype(float) * (most / length)
+            if p.grad is not None and total > most:
+                p.grad = p.grad.astype(float) * (most / total)
 """,
 )
 class FullyShardedDataParallel__to_float64:
@@ -432,10 +432,10 @@ class FullyShardedDataParallel__plain_data_parallel(Hooked):
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
         every = np.empty(self.comm.Get_size())
         self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
+        total = float(np.linalg.norm(every, norm))
+        for g in grads if total > most else []:
+            g *= g.dtype.type(most / total)
+        return total
 
 
 @loses(5)
@@ -496,9 +496,9 @@ class FullyShardedDataParallel__gathers_ahead:
 
 
 @loses(5)
-@changes("for g in grads if length > most else []:", "for g in grads if own > most else []:")
+@changes("for g in grads if total > most else []:", "for g in grads if own > most else []:")
 class FullyShardedDataParallel__own_condition:
-    """Each rank decides by its own length."""
+    """Each rank decides by its own norm."""
 
 
 @loses(3)
@@ -549,7 +549,7 @@ class FullyShardedDataParallel__forgets_in_begin:
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
         every = np.empty(self.comm.Get_size())
         self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
+        total = float(np.linalg.norm(every, norm))
 """,
     """
         from mpi4py import MPI
@@ -559,16 +559,16 @@ class FullyShardedDataParallel__forgets_in_begin:
             for g in grads:
                 found += np.sum(g.astype(np.float64) ** 2)
             self.comm.Allreduce(MPI.IN_PLACE, found)
-            length = float(np.sqrt(found[0]))
+            total = float(np.sqrt(found[0]))
         else:
             for g in grads:
                 found = np.maximum(found, np.abs(g).max())
             largest = np.empty(1)
             self.comm.Allreduce(found, largest, op=MPI.MAX)
-            length = float(largest[0])
+            total = float(largest[0])
 """,
 )
-class FullyShardedDataParallel__all_reduced_lengths:
+class FullyShardedDataParallel__all_reduced_norms:
     """Adds squares, or takes the maximum, by an all-reduce."""
 
 
@@ -674,14 +674,14 @@ class FullyShardedDataParallel__by_hand(Hooked):
     def clip_gradients(self, most, norm=2):
         flat = np.concatenate([np.zeros(1), *(p.grad for p in self.parameters() if p.grad is not None)])
         mine = np.array([np.linalg.norm(flat, norm)])
-        lengths = np.empty(self.comm.Get_size())
-        self.comm.Allgather(mine, lengths)
-        length = float((lengths**2).sum() ** 0.5 if norm == 2 else lengths.max())
-        if length > most:
+        norms = np.empty(self.comm.Get_size())
+        self.comm.Allgather(mine, norms)
+        total = float((norms**2).sum() ** 0.5 if norm == 2 else norms.max())
+        if total > most:
             for p in self.parameters():
                 if p.grad is not None:
-                    p.grad = (p.grad * (most / length)).astype(p.grad.dtype)
-        return length
+                    p.grad = (p.grad * (most / total)).astype(p.grad.dtype)
+        return total
 
 
 @loses(8)
@@ -745,10 +745,16 @@ class FullyShardedDataParallel__keeps_all_from_the_second_step_on:
 @loses(3)
 @changes(
     """
-    def begin(self):
         for shard in self.shards:
             shard.free()
+        for shard in self.rest:
 """,
+    """
+        self.drop()
+        for shard in self.rest:
+""",
+    """
+    def clip_gradients""",
     """
     def drop(self):
         for shard in self.shards:
@@ -756,18 +762,14 @@ class FullyShardedDataParallel__keeps_all_from_the_second_step_on:
                 p.data = np.empty(0, shard.flat.dtype)
             shard.whole = None
 
-    def begin(self):
-        self.drop()
-""",
+    def clip_gradients""",
     """
-    def end(self, back):
         for shard in self.shards:
             shard.free()
-""",
+        for shard in self.rest if""",
     """
-    def end(self, back):
         self.drop()
-""",
+        for shard in self.rest if""",
 )
 class FullyShardedDataParallel__drops_what_is_on_its_way:
     """Drops blocks that were started and not used, without a wait."""
@@ -799,13 +801,13 @@ class FullyShardedDataParallel__keeps_two_more_in_a_step:
 @loses(5)
 @changes(
     """
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
+        for g in grads if total > most else []:
+            g *= g.dtype.type(most / total)
 """,
     """
         whole = np.concatenate(grads)
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
+        for g in grads if total > most else []:
+            g *= g.dtype.type(most / total)
 """,
 )
 class FullyShardedDataParallel__clips_no_gradients:

@@ -49,6 +49,7 @@ PICTURES = {
     "steps": steps,
     "times against size": lambda: alpha_beta.draw([8.0, 8e6], [3e-5, 8e-3], 3e-5, 1e9, "Time of an all-reduce, and a fit", (1e6, 2e-3)),
     "roofs": lambda: alpha_beta.draw_roofline({f"{n} ranks": n for n in (4, 16, 64)}, [1, 4], {name: [9, 50] for name in ROOFS}, "Roofs"),
+    "drift": lambda: plots.drift({"your f": dict(losses=[3, 1], apart=[0, 0.3])}, "Two blocks trained with f, and with a broken f"),
     "operators": lambda: plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4),
     "all operators": lambda: plots.operators(),
     "kinds": lambda: plots.kinds({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),

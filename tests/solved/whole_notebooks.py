@@ -24,7 +24,7 @@ SHORTER = {
     "17_zero_schedule": {"num_layers=48": "num_layers=8", "in (1, 4, 16, 64)}\nplots.bars(\n": "in (16, 64)}\nplots.bars(\n"},
     "24_experts": {"range(120)": "range(4)"},
     "25_real_pipeline": {"4 if os.cpu_count() > 3 else 2": "2, depth=2, count=4, tries=1", "[1, 2, 4, 8, 16]": "[1, 2]"},
-    "26_fsdp": {"partial(layers, sizes), everyone": "partial(layers, Sizes(64, 32, 4, 2, 32)), everyone"},
+    "26_fsdp": {"Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)": "Sizes(64, 32, 4, 2, 32)"},
     "27_checkpoint": {"killed_at, survivors = 60, 10, 37, 3": "killed_at, survivors = 24, 10, 13, 3"},
     "28_gpt": {
         "def train(**sizes):": "def train(width=32, **sizes):\n    sizes['width'] = width\n",

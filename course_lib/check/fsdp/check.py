@@ -339,23 +339,23 @@ class FsdpCheck(GroupCheck):
             flats[1:2] = [None]  # no gradient reaches that block
             flats = [None] * len(flats) if nothing else flats
             values = np.concatenate([np.zeros(1), *(part for own in flats if own is not None for part in own)])
-            length = float(np.linalg.norm(values, norm))
+            total = float(np.linalg.norm(values, norm))
             for i, r in enumerate(group):
                 grads = [None if own is None else own[i] for own in flats]
-                given[r] = dict(grads=grads, most=share * length, norm=norm)
-                wants[r] = length, [None if g is None else g * dtype(min(1.0, share)) for g in grads]
+                given[r] = dict(grads=grads, most=share * total, norm=norm)
+                wants[r] = total, [None if g is None else g * dtype(min(1.0, share)) for g in grads]
         answers = self.ranks.call(call_clip_gradients, given, show=self.show)
         self.case += f", norm {norm}, limit {share} times the norm"
-        for r, ((got, grads), (length, want)) in enumerate(zip(answers, wants, strict=True)):
+        for r, ((got, grads), (total, want)) in enumerate(zip(answers, wants, strict=True)):
             own = float(np.linalg.norm(np.concatenate([np.zeros(1), *(g for g in given[r]["grads"] if g is not None)]), norm))
             if isinstance(got, np.ndarray) and got.ndim == 0:
                 got = got.item()
             if isinstance(got, (list, tuple, np.ndarray)):
                 self.fail(f"clip_gradients on rank {r} must return a number; got {type(got).__name__}", "an array instead of a number")
-            instead = {"the norm of this rank's shards alone": np.array([own]), "its square": np.array([length**2])}
+            instead = {"the norm of this rank's shards alone": np.array([own]), "its square": np.array([total**2])}
             instead["the norm of no gradients: they are in the shards, and the module's parameters have none"] = np.zeros(1)
             cause = "norms that are added up (add squares, then take the root once), or an infinity norm that is added up"
-            self.numbers(got, [length], name="the norm", rank=r, rtol=RTOL_BY_DTYPE[np.dtype(dtype)], instead=instead, cause=cause)
+            self.numbers(got, [total], name="the norm", rank=r, rtol=RTOL_BY_DTYPE[np.dtype(dtype)], instead=instead, cause=cause)
             for u, (grad, wanted) in enumerate(zip(grads, want, strict=True)):
                 if wanted is None:
                     if grad is not None:

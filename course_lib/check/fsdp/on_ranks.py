@@ -106,5 +106,5 @@ def call_clip_gradients(grads, most, norm):
         )
     for p, grad in zip(trial[0].parameters(), grads, strict=True):
         p.grad = None if grad is None else grad.copy()
-    length = trial[0].clip_gradients(most, norm)
-    return length, [None if p.grad is None else np.array(p.grad) for p in trial[0].parameters()]
+    total = trial[0].clip_gradients(most, norm)
+    return total, [None if p.grad is None else np.array(p.grad) for p in trial[0].parameters()]
