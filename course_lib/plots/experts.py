@@ -203,13 +203,16 @@ def round_trip():
     return here.data[:, 0], there.data[..., 0], combine(there, way, comm).data[:, 0]
 
 
-def exchange_step(sparse):
+def exchange_step(sparse, tokens, width, experts, factor):
     """Do the exchanges of a step, with all-to-alls or with all tokens everywhere. Runs on a rank."""
-    tokens, every = np.ones((256, 64), np.float32), np.ones((1024, 64), np.float32)
+    from course_lib.gpt.model.experts import capacity_of
+
+    mine, every = np.ones((tokens, width), np.float32), np.ones((comm.Get_size() * tokens, width), np.float32)
     if sparse:
-        way = route(Tensor(np.random.default_rng(rank).standard_normal((256, 8)).astype(np.float32)), 1, 40)
-        combine(dispatch(Tensor(tokens, True), way, comm), way, comm).backward(tokens)
+        logits = np.random.default_rng(rank).standard_normal((tokens, experts)).astype(np.float32)
+        way = route(Tensor(logits), 1, capacity_of(tokens, 1, factor, experts))
+        combine(dispatch(Tensor(mine, True), way, comm), way, comm).backward(mine)
     else:
         for _ in "forward", "backward":
-            comm.Allgather(tokens, every)
-            comm.Reduce_scatter(every, tokens)
+            comm.Allgather(mine, every)
+            comm.Reduce_scatter(every, mine)

@@ -241,13 +241,27 @@ plots.lines(held, "Peak memory of a step of attention, two heads, float32", "pos
 # %% Count the bytes tags=["folded", "slide-50"]
 plots.traffic(ranks.traffic, "What each rank sent in these five steps")
 
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch: `context_parallel` in `torch.distributed.tensor.experimental`, with `_templated_ring_attention`; K and V travel in one message,
+#   which is started before a block and waited for after it. By default it all-gathers them instead (`set_rotate_method` changes that).
+#   `_HeadTailLoadBalancer` is our `zigzag` for one chunk from each half, and `_SDPAMerger` our `merge`, with a sigmoid.
+# - Megatron-LM: `--context-parallel-size`. `get_batch_on_this_cp_rank` deals out the chunks in zigzag order, and `--cp-comm-type` says how
+#   K and V travel: `p2p` is the ring (the code is `AttnFuncWithCPAndKVP2P` in Transformer Engine), or `all_gather`, or `a2a`.
+# - DeepSpeed: `DistributedAttention` in `deepspeed/sequence/layer.py`, called Ulysses, has no ring: two all-to-alls change from a part of the
+#   positions to a part of the heads and back, so there can be no more ranks than heads.
+# - JAX: `jax.lax.ppermute` inside `shard_map` is one step round the ring; its gradient travels the other way by itself.
+#
+# </details>
+
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. With grouped-query attention, K and V have fewer heads than q. What does the ring send then? When would it be cheaper to send q round?
 # 2. The softmax of a row is a sum over ranks, with merge instead of plus. Could a collective do it, and what would it send?
 #
-# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
+# The last cells save your functions to `transformer_impl.py`, for later parts, and stop the ranks.
 
 # %% Save the functions tags=["given", "skip"]
 saving.save(ranks, "merge", "zigzag", "ring_attention")

@@ -47,7 +47,8 @@ pictures.array_placements(4, "A mixture of experts, on the ranks of an expert pa
 
 # %% [markdown] tags=["slide"]
 # The router's gradient is *partial*: each rank has the term from its own tokens, and an all-reduce adds them up. The experts' gradients
-# need no exchange: all tokens of an expert have come to its rank, wherever they are from.
+# need no exchange here, because all ranks with data of their own share the experts (ep is all of dp): all tokens of an expert have come to
+# its rank. With ep = 4 and dp = 8, each expert is on two ranks, and its gradient is partial over those two.
 #
 # ## A worked example: an all-to-all
 #
@@ -211,22 +212,27 @@ pictures.token_routes(ranks.call(pictures.round_trip), "32 tokens, each in its r
 
 # %% Train without and with the balancing loss tags=["slide-50"]
 # %%px
+steps, tokens, experts, factor = 120, 64, 8, 1.25  # tokens: of each rank
+shares = {"without": 0.0, "with": 0.05}  # what the balancing loss is multiplied by
+
 functions = SimpleNamespace(route=route, dispatch=dispatch, combine=combine)
 random, routes = np.random.default_rng(10 + rank), {}
-for name, share in (("without", 0.0), ("with", 0.05)):
-    net = MixtureOfExperts(functions, comm, 16, 16, 8, dtype=np.float64)
+for name, share in shares.items():
+    net = MixtureOfExperts(functions, comm, 16, 16, experts, 1, factor, dtype=np.float64)
     optimizer = Adam(net.parameters(), 0.01)
-    for _ in range(120):
-        x, y = clusters(random, 64)
+    for _ in range(steps):
+        x, y = clusters(random, tokens)
         error = net(x) - y  # next: this rank's term of the loss
         ((error * error).sum() * (1 / (4 * y.size)) + net.balance * share).backward()
         comm.Allreduce(MPI.IN_PLACE, net.router.grad)
         optimizer.step()
         optimizer.zero_grad()
     routes[name] = net.route.expert[:, 0], net.route.place[:, 0]
+slots = net.route.capacity
 
 # %% Draw the load tags=["folded", "slide-50"]
-pictures.expert_loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without and with the balancing loss")
+experts, slots = ranks.pull("experts")[0], ranks.pull("slots")[0]
+pictures.expert_loads(ranks.pull("routes"), experts, slots, "All tokens after training, without and with the balancing loss")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
@@ -235,13 +241,31 @@ pictures.expert_loads(ranks.pull("routes"), 8, 10, "256 tokens after training, w
 # instead, what a rank sends grows with $n$. For 256 tokens of width 64 on each rank, in float32 with topk 1:
 
 # %% Count the bytes tags=["folded"]
-moved = [(ranks.call(pictures.exchange_step, dict(sparse=sparse)), ranks.traffic[0])[1] for sparse in (True, False)]
-plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens gathered"])
+sizes = dict(tokens=256, width=64, experts=8, factor=1.25)  # tokens: of each rank
+moved = [(ranks.call(pictures.exchange_step, dict(sparse=sparse, **sizes)), ranks.traffic[0])[1] for sparse in (True, False)]
+title = f"What rank 0 sends in a step through the layer, capacity factor {sizes['factor']}"
+plots.traffic(moved, title, ["all-to-all", "all tokens gathered"])
 
 # %% Draw the memory tags=["folded", "slide-50"]
-before, _, after = ranks.held(), ranks.run("large = MixtureOfExperts(functions, comm, 128, 512, 8)"), ranks.held()
-sizes = {"experts sharded (measured)": after[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
-plots.bars(sizes, "Weights of a layer with eight experts, on rank 0", "bytes")
+width, hidden, experts = 128, 512, 8
+make = f"large = MixtureOfExperts(functions, comm, {width}, {hidden}, {experts})"
+before, _, after = ranks.held(), ranks.run(make), ranks.held()
+replicated = 4 * (experts * 2 * width * hidden + width * experts)
+held = {"experts sharded (measured)": after[0] - before[0], "experts replicated": replicated}
+plots.bars(held, f"Weights of a layer with {experts} experts, on rank 0", "bytes")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - Megatron-LM: `TopKRouter` and `MoEAlltoAllTokenDispatcher` in `megatron/core/transformer/moe/`. By default nothing is dropped
+#   (`moe_expert_capacity_factor` is None), so the parts differ in size, and ranks first tell each other how many tokens come. Experts have
+#   their own data parallel group, `expt_dp_group`.
+# - DeepSpeed: `MoE` in `deepspeed/moe/layer.py`; `top1gating` and `_AllToAll` are in `sharded_moe.py`. It has capacities like ours, but
+#   by default a full expert keeps tokens at random (`use_rts`) instead of the first ones, and a capacity is at least `min_capacity`.
+# - PyTorch: `all_to_all_single_autograd` in `torch/distributed/_functional_collectives.py` is our all-to-all with a gradient.
+# - JAX: `jax.lax.all_to_all`, and `jax.lax.ragged_all_to_all` for parts that differ in size.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
@@ -249,7 +273,7 @@ plots.bars(sizes, "Weights of a layer with eight experts, on rank 0", "bytes")
 # 1. A token late in the batch is dropped more often, and that depends on other users' texts. What does that mean for a model's answers?
 # 2. Suppose f and P came from a rank's own tokens, without an all-reduce. Would the experts be less balanced, or more than they have to be?
 #
-# The last cells save your functions to `transformer_impl.py`, and stop the ranks.
+# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
 
 # %% Save the functions tags=["given", "skip"]
 saving.save(ranks, "route", "dispatch", "combine")

@@ -12,7 +12,7 @@
 # hold all tokens. So each expert gets a limit, and anything beyond it is dropped.
 
 # %% [markdown] after="Draw what kind the arrays are" tags=["notes"]
-# Point at the one partial row, the router's gradient: it is the one that needs an all-reduce. Clear up a common misunderstanding, that
+# Point at the one partial row, the router's gradient: it is the one that needs an all-reduce, as long as ep is all of dp. Clear up a common misunderstanding, that
 # eight experts cost eight times the FLOP: with topk 1, a token passes through a single expert, so they hardly cost more than one.
 
 # %% [markdown] after="The router's gradient is *partial*: each rank has the term from its own tokens, and an all-reduce adds them up. The experts' gradients" tags=["notes"]
@@ -41,7 +41,7 @@
 
 # %% [markdown] after="Draw the tokens' routes" tags=["notes"]
 # Go through the three frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
-# and it still drops one, because rank 2 has three for it, but only two slots.
+# and one of them is dropped all the same: rank 2 has three tokens for it, and two slots, so it sends two.
 
 # %% [markdown] after="Draw the tokens' routes" tags=["slide"]
 # ## A question for the room
@@ -57,8 +57,8 @@
 # Say why it is needed: an expert that gets more tokens learns more, and is then wanted even more.
 
 # %% [markdown] after="Train without and with the balancing loss" tags=["notes"]
-# Before you run it, ask which gradients need an exchange: only the router's, and the loop has just that one all-reduce. The factor 1 / 4 in
-# the loss is there for the mean over four ranks.
+# Before you run it, ask which gradients need an exchange: only the router's, which is the one all-reduce in this loop. The layer has another
+# one inside: `balancing_loss` adds up how many tokens chose each expert. The factor 1 / 4 is there for the mean over four ranks.
 
 # %% [markdown] after="Train without and with the balancing loss" tags=["slide-50"]
 # ## A question for the room

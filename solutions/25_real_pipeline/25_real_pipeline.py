@@ -83,6 +83,9 @@ plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
 # first to last or from last to first. Send each result at once, before the next computation, and wait only for what you need next: that
 # way, all ranks can work at the same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the gradient for
 # the previous rank. On the last rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
+#
+# The order is GPipe's (Huang et al., 2019, "GPipe"). The paper also recomputes: a stage keeps only what it has received, and runs its
+# forward again before each backward (section 2.3). Ours keeps all activations.
 
 
 # %% Exercise: gpipe_step tags=["exercise", "slide-50"]
@@ -207,9 +210,10 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=Tru
 # computer with fewer than four cores, where four would have to share them.
 
 # %% Time both orders, and draw them tags=["folded", "slide-50"]
+depth, count = 8, 8  # blocks of the model, micro-batches of a step
 both = {"GPipe": "gpipe_step", "1F1B": "one_forward_one_backward_step"}
-machine, panels, apart = sim.compare_with_simulation(ranks, both, 4 if os.cpu_count() > 3 else 2)
-plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured and simulated at most {apart:.0%} apart")
+machine, panels, apart = sim.compare_with_simulation(ranks, both, 4 if os.cpu_count() > 3 else 2, depth=depth, count=count)
+plots.timeline(panels, f"A step of {count} micro-batches, {machine.name}: measured and simulated at most {apart:.0%} apart")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
@@ -219,6 +223,9 @@ plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured
 
 
 # %% Measure the memory tags=["folded", "slide"]
+counts = [1, 2, 4, 8, 16]  # micro-batches of a step
+
+
 def most_held(counts):
     """On one rank: the peak memory of a step in MB, by count, for both schedules."""
     found = {"GPipe": [], "1F1B": []}
@@ -232,12 +239,25 @@ def most_held(counts):
     return found
 
 
-counts = [1, 2, 4, 8, 16]
 held = ranks.call(most_held, dict(counts=counts))[0]
 plots.lines(held, "Peak memory of a step on rank 0, four ranks", "micro-batches", "MB", at=counts)
 
 # %% Count the bytes tags=["folded", "slide-50"]
 plots.traffic(ranks.traffic, "What each rank sent in these steps")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch: `ScheduleGPipe` and `Schedule1F1B` in `torch/distributed/pipelining/schedules.py`, `PipelineStage` in `stage.py`. Its GPipe
+#   does not recompute either. Its 1F1B needs at least as many micro-batches as stages, and joins a send and the next receive into one
+#   batch of messages, instead of our `Isend`; that also avoids the deadlock.
+# - Megatron-LM: `forward_backward_pipelining_without_interleaving` in `megatron/core/pipeline_parallel/schedules.py` is 1F1B, with calls such
+#   as `send_forward_recv_backward`; `..._with_interleaving` gives each rank several smaller stages.
+# - DeepSpeed: `TrainSchedule` in `deepspeed/runtime/pipe/schedule.py` is 1F1B as a list of instructions, and `PipelineEngine` runs them.
+# - JAX has no pipeline engine: its `shard_map` tutorial builds one in which all stages run the same program and `jax.lax.ppermute` moves the
+#   activations. Backward is then the derivative of the whole loop, so all forwards come first, as in GPipe.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

@@ -77,7 +77,7 @@
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
 # First ask why the bars differ: rank 0 sends only activations, rank 3 only gradients, and those in between send both. One message is 66 kB
-# here, however many layers a stage has.
+# here: 2 texts of 64 positions, width 128, float32. It grows with those, and not with the layers of a stage.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: the others still have forwards and backwards to do. Newer schedules split a rank's layers into several pieces, or compute the
