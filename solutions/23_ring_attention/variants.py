@@ -2,6 +2,68 @@
 
 from grading.authoring.answers import changes, loses, right
 
+# The solution's body, and the one without overlap: answers below are changes of the second.
+OVERLAPPED = """
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def start(*arrays):
+        received = [np.empty_like(array) for array in arrays]
+        requests = [comm.Irecv(a, (rank - 1) % n, i) for i, a in enumerate(received)]
+        requests += [comm.Isend(a, (rank + 1) % n, i) for i, a in enumerate(arrays)]
+        return received, requests
+
+    def finish(received, requests):
+        for request in requests:
+            request.Wait()
+        return received
+
+    keys, values = k.data, v.data
+    out, lse = np.zeros_like(q.data), np.full(q.shape[:-1], -np.inf, q.dtype)
+    for step, now in enumerate(at):
+        coming = start(keys, values) if step < n - 1 else None
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+        keys, values = finish(*coming) if coming else (None, None)
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = np.zeros_like(q.data), np.zeros_like(keys), np.zeros_like(values)
+        for step, now in enumerate(at):
+            coming = start(keys, values) if step < n - 1 else None
+            sums = start(dk, dv) if step > 0 else None
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            keys, values = finish(*coming) if coming else (None, None)
+            dk, dv = finish(*sums) if sums else (dk, dv)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, *finish(*start(dk, dv))
+
+    return Tensor.from_operation(out, (q, k, v), backward)"""
+SENDRECV = """
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)"""
+
 
 @right
 def merge__by_the_larger(out, lse, block_out, block_lse):
@@ -124,6 +186,18 @@ def merge__lse_added(out, lse, block_out, block_lse):
     return merged, lse + block_lse
 
 
+@right
+def merge__by_addition(out, lse, block_out, block_lse):
+    """The logarithm of 0 where nothing is seen, which makes NumPy warn."""
+    top = np.maximum(lse, block_lse)
+    top = np.where(np.isneginf(top), top.dtype.type(0), top)
+    weight, block_weight = np.exp(lse - top)[..., None], np.exp(block_lse - top)[..., None]
+    total = weight + block_weight
+    merged = (weight * out + block_weight * block_out) / total
+    merged[np.isnan(merged)] = 0
+    return merged, top + np.log(total)[..., 0]
+
+
 @loses(2)
 def merge__nan_where_nothing(out, lse, block_out, block_lse):
     """-inf minus -inf."""
@@ -132,9 +206,9 @@ def merge__nan_where_nothing(out, lse, block_out, block_lse):
     return merged, both
 
 
-@loses(2)
+@right
 def merge__warns(out, lse, block_out, block_lse):
-    """Right, and mends afterwards what NumPy warned of."""
+    """Right, though NumPy warns of -inf minus -inf on the way."""
     both = np.logaddexp(lse, block_lse)
     merged = np.exp(lse - both)[..., None] * out + np.exp(block_lse - both)[..., None] * block_out
     return np.nan_to_num(merged), both
@@ -402,6 +476,12 @@ def ring_attention__keeps_what_came(q, k, v, comm):
 
 
 @right
+@changes(OVERLAPPED, SENDRECV)
+def ring_attention__without_overlap():
+    """Exchanges first, then computes."""
+
+
+@right
 def ring_attention__prefetches(q, k, v, comm):
     """Sends the next K and V while it computes."""
     n, rank, count = comm.Get_size(), comm.Get_rank(), q.shape[2]
@@ -477,6 +557,8 @@ def ring_attention__stacked(q, k, v, comm):
 
 @right
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)",
     """
         after, before = (rank + 1) % n, (rank - 1) % n
@@ -496,6 +578,8 @@ def ring_attention__even_and_odd():
 
 @right
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
     out, lse = block_attention(q.data, keys, values, at[0], at[0])
     for now in at[1:]:
@@ -512,6 +596,8 @@ def ring_attention__starts_from_nothing():
 
 @right
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "            more = block_backward(*of_rows, keys, values, at[0], now)",
     """
             scores = q.data @ keys.swapaxes(-1, -2) * q.dtype.type(1 / np.sqrt(q.shape[-1]))
@@ -527,6 +613,8 @@ def ring_attention__own_mathematics():
 
 @right
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
     """
             for total, part in zip((dq, dk, dv), more):
@@ -538,6 +626,8 @@ def ring_attention__adds_in_place():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
     for now in at[1:]:
         keys, values = pass_on(keys), pass_on(values)""",
@@ -552,25 +642,32 @@ def ring_attention__own_keys_only():
 
 
 @loses(15)
-@changes("at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]", "at = [np.arange(2 * length)] * n")
+@changes(
+    OVERLAPPED,
+    SENDRECV,
+    "at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]",
+    "at = [np.arange(2 * length)] * n",
+)
 def ring_attention__local_positions():
     """A mask by positions that begin with 0 on each rank."""
 
 
 @loses(15)
-@changes("zigzag(2 * n, n, (rank - step) % n)", "[2 * ((rank - step) % n), 2 * ((rank - step) % n) + 1]")
+@changes(OVERLAPPED, SENDRECV, "zigzag(2 * n, n, (rank - step) % n)", "[2 * ((rank - step) % n), 2 * ((rank - step) % n) + 1]")
 def ring_attention__plain_order():
     """Positions in plain order."""
 
 
 @loses(15)
-@changes("rank - step", "rank + step")
+@changes(OVERLAPPED, SENDRECV, "rank - step", "rank + step")
 def ring_attention__wrong_way():
     """The positions of the ranks after, with the keys of those before."""
 
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
         keys, values = pass_on(keys), pass_on(values)
         out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))""",
@@ -584,6 +681,8 @@ def ring_attention__one_step_late():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]",
     """
     at = [np.arange(2 * length)] + [np.arange(2 * length) - 2 * length for _ in range(1, n)]
@@ -595,6 +694,8 @@ def ring_attention__no_mask():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "keys, values = pass_on(keys), pass_on(values)",
     "keys = pass_on(keys)",
     "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
@@ -606,6 +707,8 @@ def ring_attention__values_stay():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))",
     """
         more, more_lse = block_attention(q.data, keys, values, at[0], now)
@@ -617,6 +720,8 @@ def ring_attention__adds_the_blocks():
 
 @loses(2)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))",
     """
         more, more_lse = block_attention(q.data, keys, values, at[0], now)
@@ -628,19 +733,21 @@ def ring_attention__merges_without_the_max():
 
 
 @loses(11)
-@changes("return Tensor.from_operation(out, (q, k, v), backward)", "return Tensor(out)")
+@changes(OVERLAPPED, SENDRECV, "return Tensor.from_operation(out, (q, k, v), backward)", "return Tensor(out)")
 def ring_attention__forward_only():
     """No way back."""
 
 
 @loses(11)
-@changes("return dq, pass_on(dk), pass_on(dv)", "return dq, dk, dv")
+@changes(OVERLAPPED, SENDRECV, "return dq, pass_on(dk), pass_on(dv)", "return dq, dk, dv")
 def ring_attention__not_home():
     """dK and dV are left one hop short of home."""
 
 
 @loses(11)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
     "keys, values = map(pass_on, (keys, values))",
     "return dq, pass_on(dk), pass_on(dv)",
@@ -652,6 +759,8 @@ def ring_attention__gradients_stay():
 
 @loses(11)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
     "keys, values = map(pass_on, (keys, values))",
     "dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
@@ -665,6 +774,8 @@ def ring_attention__own_gradient_only():
 
 @loses(11)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
     "dk, dv = map(pass_on, (dk, dv))",
     "            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
@@ -678,6 +789,8 @@ def ring_attention__keys_of_the_wrong_step():
 
 @loses(11)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "            more = block_backward(*of_rows, keys, values, at[0], now)",
     """
             own, own_lse = block_attention(q.data, keys, values, at[0], now)
@@ -689,25 +802,29 @@ def ring_attention__lse_of_a_block():
 
 
 @loses(11)
-@changes("return dq, pass_on(dk), pass_on(dv)", "return dq * n, pass_on(dk * n), pass_on(dv * n)")
+@changes(OVERLAPPED, SENDRECV, "return dq, pass_on(dk), pass_on(dv)", "return dq * n, pass_on(dk * n), pass_on(dv * n)")
 def ring_attention__times_the_group():
     """Gradients times the size of the group."""
 
 
 @loses(11)
-@changes("return dq, pass_on(dk), pass_on(dv)", "return dq, pass_on(dk) / dk.dtype.type(n), pass_on(dv) / dv.dtype.type(n)")
+@changes(
+    OVERLAPPED, SENDRECV, "return dq, pass_on(dk), pass_on(dv)", "return dq, pass_on(dk) / dk.dtype.type(n), pass_on(dv) / dv.dtype.type(n)"
+)
 def ring_attention__mean_over_the_group():
     """Gradients divided by the size of the group."""
 
 
 @loses(11)
-@changes("return dq, pass_on(dk), pass_on(dv)", "return dq, pass_on(dv), pass_on(dk)")
+@changes(OVERLAPPED, SENDRECV, "return dq, pass_on(dk), pass_on(dv)", "return dq, pass_on(dv), pass_on(dk)")
 def ring_attention__swapped():
     """dV in the place of dK."""
 
 
 @loses(11)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
     """
             dq = pass_on(dq)
@@ -719,6 +836,8 @@ def ring_attention__dq_travels():
 
 @loses(2)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "    def backward(grad):",
     """
     pass_on(keys), pass_on(values)
@@ -731,6 +850,8 @@ def ring_attention__one_exchange_too_many():
 
 @loses(2)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "        return dq, pass_on(dk), pass_on(dv)",
     """
         pass_on(keys), pass_on(values)
@@ -742,6 +863,8 @@ def ring_attention__too_many_on_the_way_back():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
         received = np.empty_like(array)
         comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
@@ -757,6 +880,8 @@ def ring_attention__into_itself():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
         received = np.empty_like(array)
         comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
@@ -771,6 +896,8 @@ def ring_attention__one_buffer():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
         received = np.empty_like(array)
         comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)""",
@@ -795,6 +922,8 @@ def ring_attention__reads_before_it_is_there():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "    def pass_on(array):",
     """
     buffer = np.empty_like(k.data)
@@ -809,6 +938,8 @@ def ring_attention__a_shared_buffer():
 
 @loses(15)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "comm.Get_size(), comm.Get_rank(), q.shape[2] // 2",
     "everyone.Get_size(), everyone.Get_rank(), q.shape[2] // 2",
     "comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)",
@@ -909,6 +1040,8 @@ def ring_attention__an_array(q, k, v, comm):
 
 @loses(5)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "    def backward(grad):",
     """
     ring_attention.kept = (out, lse, q.data)
@@ -923,6 +1056,8 @@ def ring_attention__one_layer_at_a_time():
 
 @loses(2)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "        for now in at[1:]:",
     """
         dk, dv = dk.astype(np.float64), dv.astype(np.float64)
@@ -936,6 +1071,8 @@ def ring_attention__dkdv_in_float64():
 
 @loses(6)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "    return Tensor.from_operation(out, (q, k, v), backward)",
     """
     if k.requires_grad is False:
@@ -948,6 +1085,8 @@ def ring_attention__kv_need_grad():
 
 @loses(11)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "    def backward(grad):",
     """
     def pass_on(array):
@@ -1071,6 +1210,8 @@ def ring_attention__keeps_all_scores(q, k, v, comm):
 
 @loses(2)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
     def backward(grad):
         of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
@@ -1097,6 +1238,8 @@ def ring_attention__backward_gathers_all():
 
 @loses(2)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     "        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)",
     """
         whole, into = array.reshape(-1), received.reshape(-1)
@@ -1141,6 +1284,8 @@ def ring_attention__forward_gathers_all():
 
 @loses(2)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
         comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
 """,
@@ -1155,6 +1300,8 @@ def ring_attention__never_waits():
 
 @loses(9)
 @changes(
+    OVERLAPPED,
+    SENDRECV,
     """
         comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
 """,

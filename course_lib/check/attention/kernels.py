@@ -20,12 +20,12 @@ MERGE_ARGUMENTS = "out", "lse", "block_out", "block_lse"
 
 
 def call_merge(out, lse, block_out, block_lse):
-    """Call `merge` on a rank: its result, its arguments after the call, and NumPy's warnings."""
+    """Call `merge` on a rank: its result, and its arguments after the call. NumPy's warnings, as of -inf minus -inf, do not count."""
     merge = student("merge")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
         answer = merge(out, lse, block_out, block_lse)
-    return answer, (out, lse, block_out, block_lse), [str(warning.message) for warning in said]
+    return answer, (out, lse, block_out, block_lse)
 
 
 def call_zigzag(n_chunks, size):
@@ -207,7 +207,7 @@ class MergeAndZigzagCheck(Check):
             (1e-9 if double else max(1e-5, 4e-7 * magnitude), 3.0),
             (1e-9 if double else 2e-6, largest),
         )  # float32 is coarse near 1e4
-        for r, (answer, after, said) in enumerate(
+        for r, (answer, after) in enumerate(
             self.ranks.call(call_merge, [dict(zip(MERGE_ARGUMENTS, given, strict=True))] * 4, show=self.show)
         ):
             for name, array, before in zip(MERGE_ARGUMENTS, after, given, strict=True):
@@ -217,10 +217,6 @@ class MergeAndZigzagCheck(Check):
             known = ({}, {}) if unseen else (mistakes, larger)
             for name, array, right, (rtol, scale), instead in zip(("out", "lse"), got, want, near_enough, known, strict=True):
                 self._equal(array, right.astype(dtype), name=name, rank=r, cause=cause, rtol=rtol, scale=scale, instead=instead)
-            if said:
-                self.fail(
-                    f"merge on rank {r} causes a NumPy warning: {said[0]}", "-inf minus -inf, the logarithm of 0, or exp of a large number"
-                )
 
     def merges(self, *magnitudes: float, unseen: bool = False) -> None:
         """Check `merge` in float32 and float64, with up to two leading axes."""
