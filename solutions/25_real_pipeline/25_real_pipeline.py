@@ -10,7 +10,7 @@
 # **You will build** `gpipe_step` and `one_forward_one_backward_step`: the two schedules from part 19, now with messages between processes
 # and real gradients.
 #
-# *{points} points. About 75 minutes.*
+# *{points} points. About 80 minutes.*
 
 # %% Start the ranks tags=["given"]
 import os
@@ -29,6 +29,7 @@ import numpy as np
 from course_lib import memory
 from course_lib.collectives import Communicator
 from course_lib.gpt.model import Sizes, Stage, layers
+from course_lib.gpt.model.stage import PacedStage
 
 everyone = Communicator()
 rank = everyone.Get_rank()
@@ -216,6 +217,36 @@ machine, panels, apart = sim.compare_with_simulation(ranks, both, 4 if os.cpu_co
 plots.timeline(panels, f"A step of {count} micro-batches, {machine.name}: measured and simulated at most {apart:.0%} apart")
 
 # %% [markdown] tags=["slide-50"]
+# ## One slow stage
+#
+# Stages are never equal: one has the logits of a large vocabulary, or a slower device. Here, your functions drive tiny stages that sleep
+# until a given time is over, so that four ranks need not share your cores. Stage `slow` takes `factor` times as long. Before you run it: how
+# long does the step take, compared with equal stages, and how large is the bubble? Does it matter which stage is slow?
+
+# %% Slow one stage down tags=["long", "slide-50"]
+# %%px
+slow, factor = 1, 2.0  # try stages 0 and 3, and other factors
+forward, backward, count = 0.02, 0.04, 8  # seconds for a micro-batch; micro-batches
+step = one_forward_one_backward_step  # or gpipe_step
+
+small, steps = Sizes(vocabulary=64, width=16, heads=2, depth=4, length=8), {}
+little = [(t[:1, :8], labels[:1, :8]) for t, labels in (micro_batches * count)[:count]]
+for name, times in ("equal stages", 1.0), (f"stage {slow} slow", factor):
+    pace = dict(forward=forward, backward=backward)
+    if rank == slow:
+        pace = {kind: seconds * times for kind, seconds in pace.items()}
+    steps[name] = []
+    for _ in range(3):
+        paced = PacedStage(layers(small, 4, rank), small.width, **pace)
+        everyone.Barrier()
+        step(paced, little, everyone)
+        steps[name].append(paced.done)
+
+# %% Draw the slow stage tags=["folded", "slide-50"]
+fastest = sim.fastest_steps(ranks.pull("steps"))
+plots.timeline(fastest, "The same step, with equal stages and with a slow one, the fastest of three")
+
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # Both schedules have the same bubbles and send the same bytes. But what rank 0 holds grows with the number of micro-batches in GPipe, and
@@ -265,6 +296,7 @@ plots.traffic(ranks.traffic, "What each rank sent in these steps")
 # 1. In both schedules, rank 0 is idle for a while before its first backward. What happens during that time, and could rank 0 do something
 #    useful?
 # 2. A pipeline sends far fewer bytes than tensor parallelism. Why does nobody train with a pipeline alone?
+# 3. One of 16 devices is 10 % slower than the others. What does that cost in a pipeline, and what in data parallel training?
 #
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
 

@@ -67,6 +67,18 @@
 # %% [markdown] tags=["fragment"]
 # Because of memory: bubbles shrink with more micro-batches, and in GPipe the activations of every one of them are in memory.
 
+# %% [markdown] after="## One slow stage" tags=["notes"]
+# Collect guesses. The slowest stage sets the pace: 8 times 120 ms for it, and 60 ms for each of the other three, 1140 ms instead of 660. The
+# bubble grows from 27 to 47 percent, because three ranks wait for one.
+
+# %% [markdown] after="Slow one stage down" tags=["notes"]
+# Change `slow` to 0 and to 3: the total stays the same, only the place of the grey changes. Then try a factor of 1.25: even that costs all
+# four ranks 120 ms in 660.
+
+# %% [markdown] after="Draw the slow stage" tags=["notes"]
+# The slow rank has no gaps in the middle, all others do. What helps is to move a layer to another rank: that is why the first and the last
+# stage often get fewer blocks. More micro-batches hardly help: they shorten only the beginning and the end.
+
 # %% [markdown] after="## What it costs" tags=["notes"]
 # Ask for the shapes of both curves before you draw them, and where 1F1B stops growing: at four micro-batches, because rank 0 of four has at
 # most four in flight.
@@ -82,4 +94,5 @@
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: the others still have forwards and backwards to do. Newer schedules split a rank's layers into several pieces, or compute the
 # weights' gradients later. For 2: bubbles, a number of stages that is limited by the number of layers, and activations that do not shrink
-# on the first rank.
+# on the first rank. For 3: about 10 % in both, as everybody waits for the slowest. In data parallel training, that device could get
+# fewer samples; in a pipeline, fewer layers.

@@ -145,5 +145,41 @@ class Stage:
             raise ValueError(f"stage.forward: x is what the previous rank sent for micro-batch {k}, {kind}; got {_describe(x)}.")
 
 
+class PacedStage(Stage):
+    """Stage whose work takes a given time: it computes, and then sleeps until that time is over.
+
+    So the stages of a pipeline take the times that they are meant to take, even if several ranks share a core.
+
+    Parameters
+    ----------
+    layers, width, dtype
+        As for `Stage`; they should be small.
+    forward, backward : float
+        Seconds for one micro-batch.
+    """
+
+    def __init__(self, layers: list[Module], width: int, dtype=np.float32, *, forward: float, backward: float):
+        super().__init__(layers, width, dtype)
+        self._seconds = {"F": forward, "B": backward}
+
+    def forward(self, k: int, x: np.ndarray, labels: np.ndarray) -> np.ndarray | float:
+        """Run a micro-batch through the layers; see `Stage.forward`."""
+        out = super().forward(k, x, labels)
+        self._finish()
+        return out
+
+    def backward(self, k: int, grad: np.ndarray | float) -> np.ndarray | None:
+        """Run a micro-batch backward; see `Stage.backward`."""
+        out = super().backward(k, grad)
+        self._finish()
+        return out
+
+    def _finish(self) -> None:
+        """Sleep until the time of the last piece of work is over, and correct its end."""
+        kind, k, begin, _ = self.done[-1]
+        time.sleep(max(0.0, begin + self._seconds[kind] - time.monotonic()))
+        self.done[-1] = kind, k, begin, time.monotonic()
+
+
 def _describe(value: object) -> str:
     return f"an array of shape {value.shape}, {value.dtype}" if isinstance(value, np.ndarray) else repr(value)[:100]

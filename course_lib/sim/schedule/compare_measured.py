@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from course_lib.engine.namespace import student
 from course_lib.plots.pipeline import ACTIVITY_NAMES, TimedWork
@@ -60,6 +60,22 @@ def simulate_order(work: list[TimedWork], cost: BlockCost, depth: int, machine) 
 def span_seconds(work: list[TimedWork]) -> float:
     """Seconds from the first begin to the last end."""
     return max(each[-1][3] for each in work) - min(each[0][2] for each in work)
+
+
+def fastest_steps(measured: Sequence[Mapping[str, Sequence[TimedWork]]]) -> dict[str, list[TimedWork]]:
+    """Choose the fastest of several steps, the one that other programs disturbed least.
+
+    Parameters
+    ----------
+    measured : sequence of mapping of str to sequence of TimedWork
+        For each rank and name, the rank's work in each of the steps.
+
+    Returns
+    -------
+    dict of str to list of TimedWork
+        For each name, the ranks' work in the fastest step, as drawn by `plots.timeline`.
+    """
+    return {name: min(zip(*(each[name] for each in measured), strict=True), key=span_seconds) for name in measured[0]}
 
 
 def measure_steps(size, function, depth, count, tries, cost):
