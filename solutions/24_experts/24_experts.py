@@ -28,7 +28,7 @@ from mpi4py import MPI
 from course_lib.autograd import Adam, Tensor, concatenate
 from course_lib.autograd.functional import embedding, softmax
 from course_lib.collectives import Communicator
-from course_lib.gpt.model import MixtureOfExperts, Route, clusters, take
+from course_lib.gpt.model import MixtureOfExperts, Route, clusters, from_slots, into_slots, take
 
 comm = Communicator()
 rank = comm.Get_rank()
@@ -118,8 +118,10 @@ ExpertsCheck("route", ranks).by_hand("route")
 # $$ (\text{experts}, C, \text{width}) \;=\; (n, \tfrac{\text{experts}}{n}, C, \text{width}) \;\xrightarrow{\text{all-to-all}}\;
 # (n, \tfrac{\text{experts}}{n}, C, \text{width}) \;\to\; (\tfrac{\text{experts}}{n}, n \, C, \text{width}) $$
 #
-# Before the exchange, the axis $n$ says where a slot *goes*; after it, where it *comes from*. The gradient travels back the same way. Use
-# `Tensor.from_operation` from part 21, `embedding(x, rows)` to pick rows, and `concatenate`, `reshape`, `transpose`.
+# Before the exchange, the axis $n$ says where a slot *goes*; after it, where it *comes from*. The gradient travels back the same way: see
+# `Tensor.from_operation` in part 21. What a rank does with its own tokens is given, with gradients: `into_slots(x, route)`, of shape
+# `(experts, C, width)`, has each kept token in its slots and 0 in empty ones; `from_slots(slots, route)`, of shape `(tokens, topk, width)`,
+# takes them out again, with 0 for dropped choices. So `reshape`, `transpose` and one exchange are left to write.
 
 
 # %% Exercise: dispatch tags=["exercise", "slide-50"]
@@ -149,13 +151,10 @@ def dispatch(x, route, comm):
         comm.Alltoall(np.ascontiguousarray(sent), came)
         return came
 
-    rows = np.full((route.experts, route.capacity), len(x))  # index of a row of zeros
-    token, choice = np.nonzero(route.place >= 0)
-    rows[route.expert[token, choice], route.place[token, choice]] = token
-    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
-    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    n, width = comm.Get_size(), x.shape[1]
+    parts = into_slots(x, route).reshape(n, -1, route.capacity, width)
     slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
-    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, width)
     ### END SOLUTION
 
 
@@ -189,12 +188,11 @@ def combine(y, route, comm):
         comm.Alltoall(np.ascontiguousarray(sent), came)
         return came
 
-    parts = y.reshape(len(y), -1, route.capacity, y.shape[2]).transpose(1, 0, 2, 3)
+    capacity, width = route.capacity, y.shape[2]
+    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
     came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
-    rows = route.expert * route.capacity + np.maximum(route.place, 0)
-    gates = route.weight * (route.place >= 0)
-    found = embedding(came.reshape(-1, y.shape[2]), rows)
-    return (found * gates.reshape(*rows.shape, 1)).sum(axis=1)
+    found = from_slots(came.reshape(-1, capacity, width), route)
+    return (found * route.weight.reshape(*route.weight.shape, 1)).sum(axis=1)
     ### END SOLUTION
 
 

@@ -36,8 +36,8 @@
 # transpose before the reshape. Without it, all shapes still fit, and tokens go through the wrong experts.
 
 # %% [markdown] after="Exercise: dispatch" tags=["notes"]
-# `rows` says which token is in each slot, and empty slots take a row of zeros. Index -1 for a dropped token is the classic slip: NumPy
-# takes the last slot. And a rank whose tokens all stay at home must still call the all-to-all, or the others wait.
+# `into_slots` is given: a table of who is where, in which -1 for a dropped token is the classic slip, as NumPy takes the last slot. Here the
+# slip is the last line without the transpose. And a rank whose tokens all stay at home must still call the all-to-all, or the others wait.
 
 # %% [markdown] after="Draw the tokens' routes" tags=["notes"]
 # Go through the three frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,

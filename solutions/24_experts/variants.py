@@ -4,6 +4,11 @@ from grading.authoring.answers import changes, loses, right
 
 # Lines of the solution, and the same in other words: several answers are changes of these.
 DISPATCH = """
+    n, width = comm.Get_size(), x.shape[1]
+    parts = into_slots(x, route).reshape(n, -1, route.capacity, width)
+    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, width)"""
+DISPATCH_WITH_ROWS = """
     rows = np.full((route.experts, route.capacity), len(x))  # index of a row of zeros
     token, choice = np.nonzero(route.place >= 0)
     rows[route.expert[token, choice], route.place[token, choice]] = token
@@ -40,6 +45,12 @@ DISPATCH_BY_HAND = """
 
     return Tensor.from_operation(out, (x,), backward)"""
 COMBINE = """
+    capacity, width = route.capacity, y.shape[2]
+    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
+    came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    found = from_slots(came.reshape(-1, capacity, width), route)
+    return (found * route.weight.reshape(*route.weight.shape, 1)).sum(axis=1)"""
+COMBINE_WITH_ROWS = """
     parts = y.reshape(len(y), -1, route.capacity, y.shape[2]).transpose(1, 0, 2, 3)
     came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
     rows = route.expert * route.capacity + np.maximum(route.place, 0)
@@ -310,10 +321,12 @@ def route__rows_of_a_column(logits, topk, capacity):
 
 @loses(9)
 @changes(
+    DISPATCH,
+    DISPATCH_WITH_ROWS,
     """
     token, choice = np.nonzero(route.place >= 0)
     rows[route.expert[token, choice], route.place[token, choice]] = token""",
-    "    rows[route.expert, route.place] = np.arange(tokens)[:, None]",
+    "    rows[route.expert, route.place] = np.arange(len(x))[:, None]",
 )
 def dispatch__last_slot():
     """Index -1: a dropped token takes the last slot from its owner."""
@@ -484,6 +497,8 @@ def dispatch__own_experts(x, route, comm):
 
 @loses(9)
 @changes(
+    DISPATCH,
+    DISPATCH_WITH_ROWS,
     "token, choice = np.nonzero(route.place >= 0)",
     "token = np.flatnonzero(route.place[:, 0] >= 0)",
     "rows[route.expert[token, choice], route.place[token, choice]] = token",
@@ -553,6 +568,12 @@ def dispatch__double_precision(x, route, comm):
 )
 def dispatch__deadlock():
     """A rank whose tokens are all at home does not take part."""
+
+
+@right
+@changes(DISPATCH, DISPATCH_WITH_ROWS)
+def dispatch__with_rows():
+    """With a table of rows, as before there were helpers."""
 
 
 @right
@@ -671,6 +692,8 @@ def combine__last_slot():
 
 @loses(9)
 @changes(
+    COMBINE,
+    COMBINE_WITH_ROWS,
     "gates = route.weight * (route.place >= 0)",
     "kept = (route.place >= 0).astype(y.dtype)",
     "gates.reshape(*rows.shape, 1)",
@@ -682,6 +705,8 @@ def combine__no_gate():
 
 @loses(6)
 @changes(
+    COMBINE,
+    COMBINE_WITH_ROWS,
     "gates = route.weight * (route.place >= 0)",
     "gates = route.weight.data * (route.place >= 0)",
     "gates.reshape(*rows.shape, 1)",
@@ -706,6 +731,8 @@ def combine__identity_backward(y, route, comm):
 
 @loses(9)
 @changes(
+    COMBINE,
+    COMBINE_WITH_ROWS,
     "    gates = route.weight * (route.place >= 0)",
     """
     kept = route.place >= 0
@@ -716,7 +743,12 @@ def combine__mean_of_the_kept():
 
 
 @loses(9)
-@changes("gates = route.weight * (route.place >= 0)", "gates = route.weight * (route.place >= 0) * (1 / rows.shape[1])")
+@changes(
+    COMBINE,
+    COMBINE_WITH_ROWS,
+    "gates = route.weight * (route.place >= 0)",
+    "gates = route.weight * (route.place >= 0) * (1 / rows.shape[1])",
+)
 def combine__mean_of_the_choices():
     """Counts dropped choices in a mean."""
 
@@ -840,6 +872,26 @@ def combine__by_hand(y, route, comm):
         return np.concatenate(list(back), axis=1), grad_gates
 
     return Tensor.from_operation(out, (y, route.weight), backward)
+
+
+@loses(9)
+@changes("from_slots(came.reshape(-1, capacity, width), route)", "from_slots(y.reshape(-1, capacity, width), route)")
+def combine__before_the_exchange():
+    """Looks for its tokens' outputs among those of its own experts."""
+
+
+@loses(9)
+@changes(
+    "(found * route.weight.reshape(*route.weight.shape, 1)).sum(axis=1)", "(found * route.weight.reshape(*route.weight.shape, 1))[:, 0]"
+)
+def combine__first_choice_only():
+    """Forgets second choices."""
+
+
+@right
+@changes(COMBINE, COMBINE_WITH_ROWS)
+def combine__with_rows():
+    """With a table of rows, as before there were helpers."""
 
 
 @right

@@ -2,7 +2,21 @@
 
 from course_lib.gpt.model.block import Block, kinds, no_communication
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
-from course_lib.gpt.model.experts import MixtureOfExperts, Route, clusters, take
+from course_lib.gpt.model.experts import MixtureOfExperts, Route, clusters, from_slots, into_slots, take
 from course_lib.gpt.model.stage import Stage
 
-__all__ = ["Block", "MixtureOfExperts", "Route", "Sizes", "Stage", "clusters", "kinds", "layers", "loss_of", "no_communication", "take"]
+__all__ = [
+    "Block",
+    "MixtureOfExperts",
+    "Route",
+    "Sizes",
+    "Stage",
+    "clusters",
+    "from_slots",
+    "into_slots",
+    "kinds",
+    "layers",
+    "loss_of",
+    "no_communication",
+    "take",
+]

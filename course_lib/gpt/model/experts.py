@@ -76,6 +76,75 @@ def take(a: Tensor, index: np.ndarray) -> Tensor:
     return Tensor.from_operation(xp.take_along_axis(a.data, index, axis=1), (a,), backward)
 
 
+def into_slots(x: Tensor, route: Route) -> Tensor:
+    """Put this rank's tokens into its slots; nothing is sent.
+
+    Parameters
+    ----------
+    x : Tensor
+        ``(tokens, width)``.
+    route : Route
+
+    Returns
+    -------
+    Tensor
+        ``(experts, capacity, width)``: a token in each of its slots, and 0 in empty ones.
+
+    Examples
+    --------
+    >>> route = Route(np.array([[1], [1], [0]]), np.array([[0], [-1], [0]]), None, 2, 1)
+    >>> into_slots(Tensor(np.array([[5.0], [6.0], [7.0]])), route).data.ravel().tolist()
+    [7.0, 5.0]
+    """
+    if len(x.shape) != 2 or x.shape[0] != len(route.place):
+        raise ValueError(f"into_slots takes the {len(route.place)} tokens of the route, (tokens, width); got an array of shape {x.shape}.")
+    xp, (token, _, slot) = array_namespace(x.data), _kept(route)
+    slots = xp.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    slots[slot] = x.data[token]
+
+    def backward(g):
+        grad = xp.zeros_like(x.data)
+        xp.add.at(grad, token, g[slot])
+        return (grad,)
+
+    return Tensor.from_operation(slots, (x,), backward)
+
+
+def from_slots(slots: Tensor, route: Route) -> Tensor:
+    """Take what belongs to this rank's tokens out of its slots; nothing is sent.
+
+    Parameters
+    ----------
+    slots : Tensor
+        ``(experts, capacity, width)``.
+    route : Route
+
+    Returns
+    -------
+    Tensor
+        ``(tokens, topk, width)``: for each choice what is in its slot, and 0 if it is dropped.
+    """
+    if len(slots.shape) != 3 or slots.shape[:2] != (route.experts, route.capacity):
+        wanted = f"({route.experts}, {route.capacity}, width)"
+        raise ValueError(f"from_slots takes one rank's slots for all experts, {wanted}; got an array of shape {slots.shape}.")
+    xp, (token, choice, slot) = array_namespace(slots.data), _kept(route)
+    out = xp.zeros((*route.place.shape, slots.shape[2]), slots.dtype)
+    out[token, choice] = slots.data[slot]
+
+    def backward(g):
+        grad = xp.zeros_like(slots.data)
+        grad[slot] = g[token, choice]
+        return (grad,)
+
+    return Tensor.from_operation(out, (slots,), backward)
+
+
+def _kept(route: Route) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Tokens and choices that have a slot, and their slots: expert and place."""
+    token, choice = np.nonzero(route.place >= 0)
+    return token, choice, (route.expert[token, choice], route.place[token, choice])
+
+
 def clusters(random: np.random.Generator, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw a task for experts: vectors from eight clusters, and targets that depend on the vector differently in each cluster.
 
