@@ -250,7 +250,7 @@ check.passed()
 # %% Time a pass round the ring tags=["long", "slide-50"]
 # %%px
 heads, length, d = 1, 4096, 16  # length: positions of the whole sequence
-flop_rate, bandwidth = 2e9, 10e6  # FLOP/s of a rank, bytes/s from rank to rank: slow ones
+flop_rate, bandwidth = 2e9, 10e6  # FLOP/s of a rank, bytes/s of a link: slow ones
 sizes = (1, heads, length, d), flop_rate, bandwidth
 times = {"plain": time_ring(*sizes, plain=True), "zigzag": time_ring(*sizes)}
 times["zigzag, overlapped"] = time_ring(*sizes, overlap=True)

@@ -1,6 +1,6 @@
 # %% [markdown] after="# 23 Ring attention" tags=["notes"]
 # The backward pass is the heart of this part: the sums that travel there are not complete yet. The grey lines are folded cells; Shift-Enter
-# runs them. There are four questions for the room along the way; the next key press shows the answer.
+# runs them. There are three questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="Draw who computes what" tags=["slide"]
 # ## A question for the room
@@ -59,15 +59,6 @@
 # pass: sums travel on, and this block's terms are added afterwards. The last line brings the sums home; without it, each rank returns the
 # gradients of the next one, in the right shape. Also ask what stays put: q, grad, out and lse never travel.
 
-# %% [markdown] after="Check ring_attention" tags=["slide-50"]
-# ## A question for the room
-#
-# In plain order, rank 0 has a sixteenth of the work. Why does it not finish long before rank 1?
-
-# %% [markdown] tags=["fragment"]
-# Because K and V come to it from rank 3, which passes them on only between its blocks. Everybody in the ring goes at the pace of the
-# busiest rank.
-
 # %% [markdown] after="## Who waits for whom" tags=["notes"]
 # The length is 4 times FLOP/s over bytes/s for each rank: 800 positions, 3200 in all. Twice as many with half the bandwidth. In float32, K
 # and V have 8 bytes per number pair; bfloat16 halves that.
@@ -77,7 +68,8 @@
 # the room, change `bandwidth` to 5e6, and run both cells again: the dark parts come back.
 
 # %% [markdown] after="Draw the times" tags=["notes"]
-# Top: hatched and pale is waiting for another rank, and rank 3 never does. Middle: nobody waits for anybody, all wait for the link. Bottom:
+# Top: hatched and pale is waiting for another rank, and rank 3 never does. Ask why rank 0, with a sixteenth of the work, is not done long
+# before: its K and V come from rank 3, which passes them on only between two blocks. Middle: nobody waits for anybody, all wait for the link. Bottom:
 # the link works while the ranks do. Plain to zigzag saves 3.5 to 2 blocks' time; overlap saves three transfers.
 
 # %% [markdown] after="## What it costs" tags=["notes"]

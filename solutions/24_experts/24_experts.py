@@ -216,7 +216,7 @@ shares = {"without": 0.0, "with": 0.05}  # what the balancing loss is multiplied
 functions = SimpleNamespace(route=route, dispatch=dispatch, combine=combine)
 random, routes = np.random.default_rng(10 + rank), {}
 for name, share in shares.items():
-    net = MixtureOfExperts(functions, comm, 16, 16, experts, 1, factor, dtype=np.float64)
+    net = MixtureOfExperts(functions, comm, 16, 16, experts, factor=factor, dtype=float)
     optimizer = Adam(net.parameters(), 0.01)
     for _ in range(steps):
         x, y = clusters(random, tokens)
