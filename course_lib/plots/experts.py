@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -205,12 +206,10 @@ def round_trip():
 
 def exchange_step(sparse, tokens, width, experts, factor):
     """Do the exchanges of a step, with all-to-alls or with all tokens everywhere. Runs on a rank."""
-    from course_lib.gpt.model.experts import capacity_of
-
     mine, every = np.ones((tokens, width), np.float32), np.ones((comm.Get_size() * tokens, width), np.float32)
     if sparse:
         logits = np.random.default_rng(rank).standard_normal((tokens, experts)).astype(np.float32)
-        way = route(Tensor(logits), 1, capacity_of(tokens, 1, factor, experts))
+        way = route(Tensor(logits), 1, math.ceil(tokens * factor / experts))
         combine(dispatch(Tensor(mine, True), way, comm), way, comm).backward(mine)
     else:
         for _ in "forward", "backward":

@@ -283,7 +283,7 @@ def one_forward_one_backward_step__one_too_few_ahead():
     count, sent, losses = len(micro_batches), [], []""",
     "        back = stage.backward(k, grad)",
     """
-        kept.append(stage._kept[k])
+        kept.append(stage._in_flight[k])
         spare.append(np.ones(60 * stage.buffer(micro_batches[k][0]).size, stage.dtype))
         back = stage.backward(k, grad)""",
 )
