@@ -89,6 +89,47 @@ OPERATORS = (
 )
 
 
+# Parts 03 to 07: a layer's arrays have shape (batch, columns), so dimension 1 holds hidden units or outputs. Each line is a pair of
+# exercises: what one does to an array in forward, and the other to its gradient in backward.
+_COLUMNS = sharded(1)
+LAYER_OPERATORS = {
+    "naive input": Operator("naive: input of fc2", _COLUMNS, replicated, "all-gather", partial, _COLUMNS, "reduce-scatter"),
+    "naive output": Operator("naive: output of fc2", _COLUMNS, replicated, "all-gather", replicated, _COLUMNS, "slice"),
+    "megatron input": Operator("Megatron: input of fc2", _COLUMNS, _COLUMNS, "nothing", _COLUMNS, _COLUMNS, "nothing"),
+    "megatron output": Operator("Megatron: output of fc2", partial, replicated, "all-reduce", replicated, replicated, "nothing"),
+    "weights": Operator("weights, on axis dp", replicated, replicated, "nothing", partial, replicated, "all-reduce"),
+}
+
+
+class GatherFirst(ValueError):
+    """A rank cannot multiply what it has of two matrices; the message says what to gather."""
+
+
+def product(a: Kind, b: Kind) -> Kind:
+    """Placement of the ranks' own products of two matrices that are placed on the same axis.
+
+    The contracted dimension is the columns of A and the rows of B; all others are dimensions of the product.
+
+    Parameters
+    ----------
+    a, b : Kind
+        Placements of A and B: replicated, ``sharded(0)`` or ``sharded(1)``.
+
+    Raises
+    ------
+    GatherFirst
+        The ranks' own products are no part of the product of A and B, or their shapes do not match.
+    """
+    inner_a, inner_b = a == sharded(1), b == sharded(0)
+    if inner_a and inner_b:
+        return partial
+    if inner_a or inner_b:
+        raise GatherFirst(f"only {'A' if inner_a else 'B'} is sharded along the contracted dimension")
+    if a != replicated and b != replicated:
+        raise GatherFirst("A and B are both sharded on this axis, along different dimensions of the product")
+    return b if a == replicated else a
+
+
 def assemble(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0, ranks: Sequence[int] | None = None) -> np.ndarray:
     """Assemble the array that the ranks of a group hold together.
 

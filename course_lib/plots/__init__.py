@@ -16,7 +16,7 @@ from course_lib.plots.animation import Animation, ring
 from course_lib.plots.charts import bars, drift, lines, losses, memory, stacked, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.pipeline import gathered, timeline
-from course_lib.plots.placements import kinds, operators
+from course_lib.plots.placements import kinds, operators, products
 
 __all__ = [
     "Animation",
@@ -34,6 +34,7 @@ __all__ = [
     "losses",
     "memory",
     "operators",
+    "products",
     "ring",
     "stacked",
     "timeline",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.placement import OPERATORS, Kind, Operator
+from course_lib.placement import OPERATORS, GatherFirst, Kind, Operator, product
 from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
 
 SIDE, GAP = 1.0, 0.3
@@ -62,7 +62,15 @@ def kinds(arrays: Mapping[str, Mapping[str, Kind]], sizes: Mapping[str, int], ti
     return Picture(figure, f"{title}: {said}.")
 
 
-def operators(table: Sequence[Operator] = OPERATORS, title: str = "Conjugate operators, forward and backward", ranks: int = 3) -> Picture:
+def operators(
+    table: Sequence[Operator] = OPERATORS,
+    title: str = "Conjugate operators, forward and backward",
+    ranks: int = 3,
+    *,
+    rows: bool = True,
+    passes: Sequence[str] = ("forward", "backward"),
+    ask: str = "",
+) -> Picture:
     """Draw the placements of an array before and after each operator, and of its gradient in backward.
 
     Parameters
@@ -72,32 +80,85 @@ def operators(table: Sequence[Operator] = OPERATORS, title: str = "Conjugate ope
         Title of the figure.
     ranks : int
         Number of ranks to draw.
+    rows : bool
+        Whether a sharded array is drawn as split by rows; otherwise by columns.
+    passes : sequence of str
+        Which of "forward" and "backward" to draw.
+    ask : str
+        "forward" or "backward": show a question mark in place of that collective.
     """
     wide, row = ranks * (SIDE + GAP), 1.95
     first = 8.6
     second = first + wide + 4.4
-    width, height = second + wide + 0.4, 2 * row * len(table) + 0.3 * len(table)
+    block = row * len(passes) + 0.3
+    width, height = second + wide + 0.4, block * len(table)
     figure, (axes,) = new_figure(0.36 * width, 0.36 * height + 0.4, title)
     _bare_axes(axes, width, height)
+    said = []
     for i, op in enumerate(table):
-        top = (2 * row + 0.3) * i + 0.2
+        top = block * i + 0.2
         axes.text(0.1, top + SIDE / 2, op.name, ha="left", va="center", fontsize=10, color=INK)
-        steps = (("forward", op.before, op.forward, op.after, "->"), ("backward", op.grad_before, op.backward, op.grad_after, "<-"))
-        for k, (name, left, does, right, arrow) in enumerate(steps):
-            y = top + row * k
+        steps = {"forward": (op.before, op.forward, op.after, "->"), "backward": (op.grad_before, op.backward, op.grad_after, "<-")}
+        for k, name in enumerate(passes):
+            left, does, right, arrow = steps[name]
+            does, y = "?" if name == ask else does, top + row * k
             if k:
                 axes.text(0.1, y + SIDE / 2, "its gradient", ha="left", va="center", fontsize=10, color=INK)
             axes.text(first - 0.3, y + SIDE / 2, name, ha="right", va="center", fontsize=9, color="#555555")
-            end = _glyph(axes, first, y, left, ranks, True)
-            _glyph(axes, second, y, right, ranks, True)
+            end = _glyph(axes, first, y, left, ranks, rows)
+            _glyph(axes, second, y, right, ranks, rows)
             axes.annotate("", (second - 0.2, y + 0.7), (end + 0.2, y + 0.7), arrowprops=dict(arrowstyle=arrow, color=INK))
             axes.text((end + second) / 2, y + 0.3, does, ha="center", va="center", fontsize=9, color=INK)
             for at, kind in ((first, left), (second, right)):
                 axes.text(at, y + SIDE + 0.42, kind.name, ha="left", va="center", fontsize=9, color=INK)
-    forth = [f"{op.name}: {op.before.name} to {op.after.name} by {op.forward}" for op in table]
-    back = [f"gradient {op.grad_after.name} to {op.grad_before.name} by {op.backward}" for op in table]
-    said = "; ".join(f"{one}, {other}" for one, other in zip(forth, back, strict=True))
-    return Picture(figure, f"{title}. {said}.")
+            start, stop = (left, right) if arrow == "->" else (right, left)
+            said.append(f"{'gradient' if name == 'backward' else op.name + ':'} {start.name} to {stop.name} by {does}")
+    return Picture(figure, f"{title}. {'; '.join(said)}.")
+
+
+def products(cases: Mapping[str, tuple[Kind, Kind]], title: str, ranks: int = 4) -> Picture:
+    """Draw what the ranks have of two matrices, and what their own products are; see `placement.product`.
+
+    Parameters
+    ----------
+    cases : mapping of str to (Kind, Kind)
+        Placements of A and B, by the name of the case.
+    title : str
+        Title of the figure.
+    ranks : int
+        Number of ranks to draw.
+    """
+    wide, row, first = ranks * (SIDE + GAP), 2.0, 5.4
+    columns = [first, first + wide + 1.5, first + 2 * (wide + 1.5)]
+    width, height = columns[-1] + wide + 0.4, row * len(cases) + 0.9
+    figure, (axes,) = new_figure(0.34 * width, 0.34 * height + 0.4, title)
+    _bare_axes(axes, width, height)
+    for x, name in zip(columns, ("A", "B", "the ranks' own products"), strict=True):
+        axes.text(x, 0.35, name, ha="left", va="center", fontsize=10, color=INK)
+    said = []
+    for i, (name, pair) in enumerate(cases.items()):
+        y = 0.9 + row * i
+        axes.text(0.1, y + SIDE / 2, name, ha="left", va="center", fontsize=10, color=INK)
+        for x, kind in zip(columns, pair, strict=False):
+            _glyph(axes, x, y, kind, ranks, not kind.dim)
+            axes.text(x, y + SIDE + 0.42, _short_name(kind), ha="left", va="center", fontsize=9, color=INK)
+        axes.text(columns[1] - 0.9, y + SIDE / 2, "@", ha="center", va="center", fontsize=12, color=INK)
+        try:
+            found: Kind | None = product(*pair)
+            result = _short_name(found)
+            _glyph(axes, columns[2], y, found, ranks, not found.dim)
+            axes.text(columns[2], y + SIDE + 0.42, result, ha="left", va="center", fontsize=9, color=INK)
+        except GatherFirst:
+            result = "no placement of C: gather first"
+            axes.text(columns[2], y + SIDE / 2, result, ha="left", va="center", fontsize=10, color=INK)
+        axes.text(columns[2] - 0.9, y + SIDE / 2, "=", ha="center", va="center", fontsize=12, color=INK)
+        said.append(f"{name}: A {_short_name(pair[0])}, B {_short_name(pair[1])}: {result}")
+    return Picture(figure, f"{title}. {'; '.join(said)}.")
+
+
+def _short_name(kind: Kind) -> str:
+    """Name of a matrix's placement, with rows or columns."""
+    return {None: kind.name, 0: "sharded by rows", 1: "sharded by columns"}[kind.dim]
 
 
 def _bare_axes(axes, width: float, height: float) -> None:

@@ -8,16 +8,16 @@
 # # 03 Naive model parallelism, forward
 #
 # **You will build** the two functions that let four ranks compute one layer together: `naive_collect_forward_input` and
-# `naive_collect_forward_output`.
+# `naive_collect_forward_output`. On the way you get three words for how an array lies on a group of ranks; all later parts use them.
 #
-# *{points} points. About 40 minutes.*
+# *{points} points. About 45 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
-from course_lib.check import Check
-from course_lib.traffic import wire_bytes
+from course_lib import cluster, placement, plots
+from course_lib.check.model_parallel import on_ranks
+from course_lib.check.model_parallel.forward import ForwardCheck
 
 ranks = cluster.start(4)
 
@@ -55,14 +55,55 @@ plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidde
 #
 # $$ Y = X W, \qquad Y_{\text{columns of rank } r} = X \, W_{\text{columns of rank } r} $$
 #
-# So the ranks collect $X$ before fc2, and they collect $Y$ after it. That is the naive way. It is correct, but it sends a lot of data.
+# So the ranks collect $X$ before fc2, and they collect $Y$ after it. That is correct, but it sends a lot of data, and so the original
+# assignment calls it naive. Elsewhere, "naive model parallelism" often means something else: whole layers on different devices, each
+# waiting for the one before. Here, that is where part 18 starts.
+
+# %% [markdown] tags=["slide"]
+# ## Three words
+#
+# Of every array we ask, for each group of ranks, how it is placed there. It is
+#
+# - **replicated**: each rank has all of it;
+# - **sharded** along a dimension: each rank has a part, in the order of the ranks;
+# - **partial**: each rank has an array of full size, which is one term of a sum. The array itself is the sum, and no rank has it yet.
+#
+# If you mistake partial for replicated, nothing crashes. The results are just wrong.
+
+# %% Draw the three placements tags=["folded", "slide"]
+kinds = placement.replicated, placement.sharded(1), placement.partial
+plots.kinds({kind.name: {"mp": kind} for kind in kinds}, {"mp": 4}, "One matrix on four ranks, placed in three ways")
+
+# %% [markdown] tags=["slide"]
+# The placement can be found from what the ranks hold. What does the next cell print for the hidden layer in the first picture? And for
+# `[whole] * 4`, or `[whole / 4] * 4`?
+
+# %% Which placement is it? tags=["slide"]
+print(*placement.kinds_of(held, whole))
+
+# %% [markdown] tags=["slide"]
+# A collective takes an array from one placement to another:
+#
+# | from | to | by |
+# |---|---|---|
+# | sharded | replicated | all-gather |
+# | partial | replicated | all-reduce |
+# | partial | sharded | reduce-scatter |
+# | replicated | sharded | nothing is sent: each rank takes its slice |
+#
+# Each function of parts 03 to 07 does one line of this table. Find out what the ranks have and what they need, and you know what to call.
+# Part 05 adds the other half of each line: what happens to the gradient. Here are the two lines of this part.
+
+# %% Draw the lines of this part tags=["folded", "slide"]
+lines = [placement.LAYER_OPERATORS[name] for name in ("naive input", "naive output")]
+plots.operators(lines, "What your two functions do to an array", ranks=4, rows=False, passes=["forward"])
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# `Allgather` brings the parts together. But MPI knows nothing about rows and columns: it puts the *memory* of rank 0 first, then that of
-# rank 1, and so on. Here, each rank has two hidden units of the same two samples. Before you run the next cells: where in `received` is the
-# second sample?
+# `Allgather` brings the parts together. Given plain contiguous arrays, MPI knows nothing about rows and columns: it puts the *memory* of
+# rank 0 first, then that of rank 1, and so on. Here, each rank has two hidden units of the same two samples. Before you run the next cells:
+# where in `received` is the second sample?
 
 # %% Gather the parts
 # %%px
@@ -88,8 +129,8 @@ print(np.concatenate([received[0], received[1]], axis=1))
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the input of fc2
 #
-# The result must be **C-contiguous**, that is, stored row by row in memory, because MPI needs it that way in the next exchange. `x.copy()`
-# always is, and `np.ascontiguousarray` copies only if it has to.
+# The result must be **C-contiguous**, that is, stored row by row in memory, because the next exchange needs it that way. The method
+# `x.copy()` always gives such an array, and `np.ascontiguousarray(x)` copies only if it has to.
 
 
 # %% Exercise: naive_collect_forward_input tags=["exercise", "slide-50"]
@@ -121,9 +162,25 @@ def naive_collect_forward_input(x, mp_comm, mp_size):
 
 
 # %% [markdown] tags=["slide-50"]
-# ## Your turn: the output of fc2
+# ## Your turn: the output of fc2, as a question of memory
 #
-# Now each rank has its columns of the output, for all samples.
+# The second line of the table is the same, and so is the collective. So think about memory this time. An array's *strides* say how many
+# numbers one step along each axis skips. A transpose changes the strides and moves nothing: it is a *view*. Only a copy moves numbers.
+# Guess the four lines that the next cell prints, above all the last one.
+
+# %% What moves, and what does not tags=["slide-50"]
+# %%px --targets 0
+view = received[0].T
+for array in (received[0], view, view.copy(), np.copy(view)):
+    strides = [stride // array.itemsize for stride in array.strides]
+    print(array.tolist(), "strides", strides, "contiguous:", array.flags.c_contiguous)
+
+# %% [markdown]
+# The function `np.copy` keeps the order in which its argument is stored; the method `.copy()` does not.
+#
+# Now collect the output without `concatenate`. `received` has the axes (ranks, samples, columns). In which order must they be, so that each
+# row of the result is one piece of memory? And when is anything copied? There is another way, too: rearrange `out` *before* the exchange,
+# so that MPI's order is the right one.
 
 
 # %% Exercise: naive_collect_forward_output tags=["exercise", "slide-50"]
@@ -156,46 +213,11 @@ def naive_collect_forward_output(out, mp_comm, mp_size):
 
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
-#
-# `collect_input` and `collect_output` run on each rank and call your functions. They also return their argument, so that the check can see
-# whether you modified it.
-
-
-# %% A call on each rank tags=["given", "skip"]
-def collect_input(x, size):
-    return naive_collect_forward_input(x, mp_group(size), size), x
-
-
-def collect_output(x, size):
-    return naive_collect_forward_output(x, mp_group(size), size), x
-
-
-def compare(check, function, name, whole, size):
-    """Split `whole`, of shape (groups, batch, columns), among the ranks of each group, call the function, and expect all of it back."""
-    parts = [np.ascontiguousarray(np.split(whole[r // size], size, axis=1)[r % size]) for r in range(4)]
-    answers = ranks.call(function, [dict(x=part, size=size) for part in parts], show=check.show)
-    for r, answer in enumerate(answers):
-        got, given = answer
-        group = parts[r // size * size :][:size]
-        known = {
-            "the parts as MPI delivers them, one after the other": np.ravel(group).reshape(whole[0].shape),
-            "only this rank's own part": parts[r],
-        }
-        known["the parts stacked on top of each other"] = np.concatenate(group)
-        cause = "parts stacked on top of each other, or in the wrong order"
-        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
-        check.array(got, whole[r // size], name=name, rank=r, cause=cause, contiguous=True, instead=known)
-        needed = wire_bytes("Allgather", size, whole[0].nbytes)
-        check.sent(ranks.traffic[r], needed, name=name, rank=r, cause="one all-gather of the parts is enough")
-
 
 # %% Check tags=["given"]
-for size in (4, 2):
-    whole = np.arange(4 // size * 3 * 8, dtype=np.float32).reshape(4 // size, 3, 8)
-    for function, name in ((collect_input, "naive_collect_forward_input"), (collect_output, "naive_collect_forward_output")):
-        check = Check(f"{name}, mp_size={size}")
-        compare(check, function, f"the result of {name}", whole, size)
-        check.passed()
+for function in ("naive_collect_forward_input", "naive_collect_forward_output"):
+    for size in (4, 2):
+        ForwardCheck(f"{function}, mp_size={size}", ranks).gathered(function, size).passed()
 
 # %% [markdown] tags=["slide"]
 # ## See it
@@ -204,41 +226,60 @@ for size in (4, 2):
 
 # %% Draw the collected input tags=["folded"]
 whole = np.arange(8 * 12.0).reshape(8, 12)
-answers = ranks.call(collect_input, [dict(x=np.ascontiguousarray(whole[:, 3 * r : 3 * r + 3]), size=4) for r in range(4)])
+given = dict(function="naive_collect_forward_input", size=4)
+parts = [np.ascontiguousarray(part) for part in np.split(whole, 4, axis=1)]
+answers = ranks.call(on_ranks.collect, [dict(array=part, **given) for part in parts])
 plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each rank holds all the columns", ("samples", "hidden units"))
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # There is another way: each rank writes its columns into an array of zeros, and the ranks all-reduce that array. The result is just as
-# correct. Here is what a rank sends for a batch of 60 samples and 256 hidden units.
+# correct. Here is what a rank sends in each case. Change the numbers: what does twice the batch do?
 
 
 # %% Count the bytes tags=["folded"]
-def padded(x, size):
-    whole = np.zeros((len(x), size * x.shape[1]), x.dtype)
-    whole[:, rank * x.shape[1] :][:, : x.shape[1]] = x
+batch, hidden_units = 60, 256
+
+
+def padded(array, size, function=None):
+    whole = np.zeros((len(array), size * array.shape[1]), array.dtype)
+    whole[:, rank * array.shape[1] :][:, : array.shape[1]] = array
     comm.Allreduce(whole.copy(), whole)
-    return whole.nbytes
 
 
-x, moved = np.ones((60, 64), np.float32), []
-for function in (collect_input, padded):
-    ranks.call(function, dict(x=x, size=4))
+x, moved = np.ones((batch, hidden_units // 4), np.float32), []
+for collect in (on_ranks.collect, padded):
+    ranks.call(collect, dict(array=x, **given))
     moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends to collect the input of fc2", ["your function", "zeros and all-reduce"])
+title = f"What rank 0 sends to collect the input of fc2, {batch} x {hidden_units} float32"
+plots.traffic(moved, title, ["your function", "zeros and all-reduce"])
 
 # %% [markdown] tags=["slide-50"]
 # And memory? After the all-gather, each rank holds as many hidden units as it would without any model parallelism.
 
 # %% Draw the memory tags=["folded"]
-collected = ranks.call(collect_input, dict(x=x, size=4))[0][0]
-plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden units on each rank, batch of 60, 4 ranks", "bytes")
+collected = ranks.call(on_ranks.collect, dict(array=x, **given))[0][0]
+plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, f"Hidden units on each rank, batch of {batch}, 4 ranks", "bytes")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - **PyTorch**: a `DTensor` has our three placements, `Replicate()`, `Shard(dim)` and `Partial()`
+#   (`torch/distributed/tensor/placement_types.py`). Its `redistribute` goes from one to another by the lines of our table, and by an
+#   all-to-all from one sharded dimension to another.
+# - **Megatron-LM**: `megatron/core/tensor_parallel/mappings.py` has both lines of this part, along the last dimension:
+#   `all_gather_last_dim_from_tensor_parallel_region` (X) and `gather_from_tensor_model_parallel_region` (Y). They differ in backward.
+#   `ColumnParallelLinear(gather_output=True)` collects its output; Megatron's own MLP does not (part 04).
+# - **JAX**: `jax.lax.all_gather(x, "mp", axis=1, tiled=True)` concatenates. Without `tiled`, it stacks on a new axis, as `received` here.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The traffic grows with the batch, not with the weight. For which layers is this cheaper than sending the weights?
+# 1. What is collected grows with the batch, not with the weight. Count the numbers that fc2 collects, input *and* output. For which batches
+#    is that less than collecting fc2's weight instead?
 # 2. Every rank computes with all hidden units. What would have to be different about fc2 for a rank to need only its own?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
@@ -255,42 +296,19 @@ saving.save(ranks, "naive_collect_forward_input", "naive_collect_forward_output"
 
 # %% Test: the collected input tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = Check("naive_collect_forward_input", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        whole = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
-        check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {whole.dtype}"
-        compare(check, collect_input, "the collected input", whole, size)
+function = "naive_collect_forward_input"
+check = ForwardCheck(function, ranks, show=False).gathered(function, 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the collected output tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = Check("naive_collect_forward_output", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        whole = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
-        check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {whole.dtype}"
-        compare(check, collect_output, "the collected output", whole, size)
+function = "naive_collect_forward_output"
+check = ForwardCheck(function, ranks, show=False).gathered(function, 1, 2, 4)
 ### END HIDDEN TESTS
-
 
 # %% Test: the whole layer tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-def layer(x, w, size):
-    group = mp_group(size)
-    return naive_collect_forward_output(naive_collect_forward_input(x, group, size) @ w, group, size)
-
-
-check = Check("the whole layer", show=False)
-for size in (1, 2, 4):
-    batch, width, out = check.sizes(3, 2, 9)
-    x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, size * out))
-    check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
-    xs, ws = ([np.ascontiguousarray(part) for part in np.split(whole, size, axis=1)] for whole in (x, w))
-    for r, got in enumerate(ranks.call(layer, [dict(x=xs[r % size], w=ws[r % size], size=size) for r in range(4)])):
-        check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
+check = ForwardCheck("the whole layer", ranks, show=False).layer("naive", 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

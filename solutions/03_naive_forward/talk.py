@@ -14,6 +14,18 @@
 # %% [markdown] tags=["fragment"]
 # Rank by rank: the whole block of the first rank, then that of the second, and so on. Not row by row.
 
+# %% [markdown] after="Draw the three placements" tags=["notes"]
+# Have the room name everyday examples: in data parallel training, the weights are replicated, the batch is sharded, and each rank's
+# gradient is partial. Stress that partial arrays look like replicated ones: same shape on all ranks, no error.
+
+# %% [markdown] after="Which placement is it?" tags=["notes"]
+# It prints "sharded along dimension 1". The function compares values, so it could also print several placements: an array of zeros is
+# replicated and partial at the same time.
+
+# %% [markdown] after="Draw the lines of this part" tags=["notes"]
+# Both lines look the same, and in forward they are. In backward they differ: part 05. Ask which collective would take a partial array to
+# a replicated one, as a preview of part 04.
+
 # %% [markdown] after="Gather the parts" tags=["notes"]
 # Have the room write down the first eight numbers in memory: 1, 2, 11, 12, 3, 4, 13, 14. The second sample is scattered in pieces of two
 # numbers, one piece in each rank's block. MPI has done what it promises; putting the numbers in order is up to us.
@@ -35,20 +47,26 @@
 # On one machine, both copy the same bytes once or twice. Between machines, the exchange is far slower.
 
 # %% [markdown] after="## Your turn: the input of fc2" tags=["notes"]
-# Ask why the layout matters if the values are right: MPI reads memory from front to back and knows nothing about strides. If you gather the
-# transposes and return `parts.T`, you get the right values in the wrong layout, and the course's collectives reject it with a message.
+# Ask why the layout matters if the values are right: given a plain array, as everywhere in this course, MPI reads memory from front to back
+# and knows nothing about strides. (With derived datatypes it can be told about them.) If you gather the transposes and return `parts.T`,
+# you get the right values in the wrong layout, and the course's collectives reject it with a message.
 
 # %% [markdown] after="Exercise: naive_collect_forward_input" tags=["notes"]
 # Two things to point out: `x.dtype` in `np.empty`, without which the buffer would be float64, and `axis=1`. The first axis of `parts` is
 # the rank, just as MPI delivers them.
 
-# %% [markdown] after="## Your turn: the output of fc2" tags=["notes"]
-# Ask whether this is a sum. It is not: each rank's columns are complete, so they belong side by side, and an all-reduce would add up
-# different outputs. In part 04 it will be a sum, so make the difference clear here.
+# %% [markdown] after="## Your turn: the output of fc2, as a question of memory" tags=["notes"]
+# Ask whether this is a sum. It is not: the output is sharded, not partial. Each rank's columns are complete, so they belong side by side.
+# In part 04 it will be a sum, so make the difference clear here.
+
+# %% [markdown] after="What moves, and what does not" tags=["notes"]
+# Strides 2 1, then 1 2 for the view, then 2 1, and for `np.copy` again 1 2, not contiguous. Many people expect a copy to be contiguous
+# always. The default of `np.copy` is order "K": keep.
 
 # %% [markdown] after="Exercise: naive_collect_forward_output" tags=["notes"]
 # The exchange is the same, but the parts are reordered in another way: (ranks, samples, columns) becomes (samples, ranks, columns), and the
-# last two axes are merged. With `transpose(1, 2, 0)` the shape is right too, but the columns of different ranks are mixed up.
+# last two axes are merged. With `transpose(1, 2, 0)` the shape is right too, but the columns of different ranks are mixed up. The other
+# way gathers the transposes, whose memory has all columns of rank 0 first, and copies the transpose of the result.
 
 # %% [markdown] after="Check" tags=["notes"]
 # The check counts bytes: an all-reduce of arrays padded with zeros gives the right values but still fails. And it runs with mp_size 4 and
@@ -75,5 +93,6 @@
 # The activations of the whole hidden layer: mp_size times its own part. That is why this approach is called naive.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: as long as the batch is smaller than the layer's out_dim; compare batch times in_dim with in_dim times out_dim. Part 08 does the
-# opposite and sends weights. 2: each rank would have to hold the rows of the weight that belong to its hidden units; that is part 04.
+# 1: batch times (in_dim + out_dim) numbers against in_dim times out_dim. With 256 hidden units and 12 outputs, that is a batch below 11.5,
+# and for a square layer one below half its width. Part 08 does the opposite and sends weights. 2: each rank would have to hold the rows of
+# the weight that belong to its hidden units; that is part 04.

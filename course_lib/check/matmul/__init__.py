@@ -1,0 +1,1 @@
+"""Checks and questions about a matrix product on four ranks (part 11)."""

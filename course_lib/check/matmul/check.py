@@ -1,0 +1,83 @@
+"""Check of a matrix product whose work is split over four ranks (part 11): the product, and what each rank sent for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.check import Check
+
+ALONE = "rank 0 does all the work"
+BOOKKEEPING = 1000  # bytes for sizes and the like, besides the matrices
+
+
+class MatmulCheck(Check):
+    """A `Check` of a function that multiplies A by B, both of which are on rank 0 at the start."""
+
+    def __init__(self, function: str, ranks, *, show: bool = True):
+        super().__init__(function, show=show)
+        self.function, self.ranks, self.by_row = function, ranks, function == "par_matmul_by_row"
+
+    def drawn(self, count: int = 4) -> MatmulCheck:
+        """Check products of drawn sizes, and look at what was sent."""
+        for _ in range(count):
+            m, k, n = self.sizes(3, 20, 90)
+            self.product(*((4 * m, k, n) if self.by_row else (m, 4 * k, n)), look=True)
+        return self
+
+    def product(self, m: int, k: int, n: int, look: bool = False) -> MatmulCheck:
+        """Check a product of matrices of shapes (m, k) and (k, n).
+
+        Parameters
+        ----------
+        look : bool
+            Whether to look at the arrays that were sent, and not only at their sizes.
+        """
+        self.case = f"A {m} x {k}, B {k} x {n}"
+        A, B = self.random.standard_normal((m, k)), self.random.standard_normal((k, n))
+        given = [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3
+        answers, moved = self.ranks.call(self.function, given, show=self.show, keep=look), self.ranks.traffic
+        for r in range(4):
+            self._result(answers[r], A, B, r)
+            self._bytes(moved[r], m, k, n, r)
+            if look:
+                self._sent_arrays(A, B, r)
+        return self
+
+    def _result(self, answer: object, A: np.ndarray, B: np.ndarray, r: int) -> None:
+        k, scale = A.shape[1], float(np.abs(A).max() * np.abs(B).max() * A.shape[1])
+        if self.by_row and r:
+            if answer is not None:
+                self.fail(f"the result on rank {r} must be None", "a Gather with another rank as root, or an Allgather")
+            return
+        own = slice(r * k // 4, (r + 1) * k // 4)
+        known = None if self.by_row or k % 4 else {"this rank's own term of the sum": A[:, own] @ B[own]}
+        cut = "a piece of the transposed A that was not transposed back before the product"
+        cause = "parts in the wrong order" if self.by_row else f"columns of A that were not made contiguous before they were sent, or {cut}"
+        self.array(answer, A @ B, name="the product", rank=r, rtol=1e-13, scale=scale, cause=cause, instead=known)
+
+    def _bytes(self, moved: list[tuple], m: int, k: int, n: int, r: int) -> None:
+        if self.by_row:
+            least = 0 if r == 0 else 8 * m * n / 4
+            most = 8 * (k * n + m * k * 3 / 4) if r == 0 else 8 * (k * n * (r < 3) + m * n / 4)
+        else:
+            least = 8 * m * n
+            most = 8 * (1.5 * m * n + (m * k + k * n) * 3 / 4 * (r == 0))
+        cause = "whole matrices are sent where parts would do"
+        self.sent(moved, most + BOOKKEEPING, name=self.function, rank=r, cause=cause)
+        if sum(payload for *_, payload in moved) < least:
+            self.fail(f"rank {r} sent less than its part of the product", ALONE)
+
+    def _sent_arrays(self, A: np.ndarray, B: np.ndarray, r: int) -> None:
+        """Check that each rank did its part of the work, from the arrays that it sent."""
+        (m, k), n, sent, want = A.shape, B.shape[1], self.ranks.arrays[r], A @ B
+        if r == 0:
+            self.among(sent, A, 3 / 4, name="A", rank=0, cause=ALONE)
+            self.among(sent, B, 1 if self.by_row else 3 / 4, name="B", rank=0, cause=ALONE)
+        if self.by_row and r:
+            self.among(sent, want[m * r // 4 : m * (r + 1) // 4], name="its part", rank=r, cause=ALONE)
+        if not self.by_row and sent is not None and k // 4 < min(m, n):
+            # A term of the sum has rank k / 4 as a matrix: less than the whole product has.
+            flat = np.concatenate([a.ravel() for a in sent])
+            terms = [a for a in sent if a.size == m * n] or [flat[-m * n :]]  # it may be sent in pieces
+            if not any(np.linalg.matrix_rank(a.reshape(-1, n)) == k // 4 for a in terms if a.size == m * n):
+                self.fail(f"rank {r} did not contribute the product of its columns and rows", ALONE)

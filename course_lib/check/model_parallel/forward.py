@@ -1,0 +1,120 @@
+"""Checks of the forward pass of a model parallel layer (parts 03 and 04)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.check import Check
+from course_lib.check.model_parallel import on_ranks
+from course_lib.traffic import wire_bytes
+
+CHANGED = "an in-place operation, or swapped buffers"
+DTYPES = (np.float32, np.float64)
+
+
+class LayerCheck(Check):
+    """A `Check` of a layer on groups of consecutive ranks of the four.
+
+    A visible check shows what it compares, so its numbers are easy to read; a hidden one draws numbers, sizes and both dtypes.
+    """
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def dtypes(self) -> tuple[type, ...]:
+        """Return the dtypes to check."""
+        return DTYPES[:1] if self.show else DTYPES
+
+    def draw(self, *shape: int, dtype: type = np.float64) -> np.ndarray:
+        """Draw an array; for a visible check, numbers that count up."""
+        if self.show:
+            return np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+        return self.random.standard_normal(shape).astype(dtype)
+
+    def unchanged(self, given: object, before: np.ndarray, rank: int) -> None:
+        """Check that the function has not modified its argument."""
+        self.array(given, before, name="the argument, after the call,", rank=rank, cause=CHANGED)
+
+
+class ForwardCheck(LayerCheck):
+    """A `Check` of parts 03 and 04."""
+
+    def gathered(self, function: str, *sizes: int) -> ForwardCheck:
+        """Check a function that collects the columns of all ranks of a group, in groups of these sizes."""
+        for size in sizes:
+            for dtype in self.dtypes():
+                batch, width = (3, 8 // size) if self.show else self.sizes(2, 2, 9)
+                self.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
+                self._gathered(function, self.draw(4 // size, batch, size * width, dtype=dtype), size)
+        return self
+
+    def _gathered(self, function: str, whole: np.ndarray, size: int) -> None:
+        """Split `whole`, of shape (groups, batch, columns), among the ranks of each group, and expect all of it back."""
+        parts = [np.ascontiguousarray(np.split(whole[r // size], size, axis=1)[r % size]) for r in range(4)]
+        answers = self.ranks.call(on_ranks.collect, [dict(function=function, array=p, size=size) for p in parts], show=self.show)
+        name = f"the result of {function}"
+        for r, (got, given) in enumerate(answers):
+            group = parts[r // size * size :][:size]
+            known = {
+                "the parts as MPI delivers them, one after the other": np.ravel(group).reshape(whole[0].shape),
+                "only this rank's own part": parts[r],
+                "the parts stacked on top of each other": np.concatenate(group),
+            }
+            cause = "parts stacked on top of each other, or in the wrong order"
+            self.unchanged(given, parts[r], r)
+            self.array(got, whole[r // size], name=name, rank=r, cause=cause, contiguous=True, instead=known)
+            needed = wire_bytes("Allgather", size, whole[0].nbytes)
+            self.sent(self.ranks.traffic[r], needed, name=name, rank=r, cause="one all-gather of the parts is enough")
+
+    def own_columns(self, function: str, *sizes: int) -> ForwardCheck:
+        """Check a function whose rank already has the input that its rows of the weight need."""
+        for size in sizes:
+            for dtype in self.dtypes():
+                batch, width = (3, 4) if self.show else self.sizes(2, 2, 9)
+                self.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
+                parts = list(self.draw(4, batch, width, dtype=dtype))
+                given = [dict(function=function, array=part, size=size) for part in parts]
+                for r, (got, after) in enumerate(self.ranks.call(on_ranks.collect, given, show=self.show)):
+                    cause = "other columns than those of this rank's rows"
+                    self.unchanged(after, parts[r], r)
+                    self.array(got, parts[r], name="the input of fc2", rank=r, cause=cause, contiguous=True)
+                    self.sent(self.ranks.traffic[r], 0, name="the input of fc2", rank=r, cause="compare what a rank has with what it needs")
+        return self
+
+    def summed(self, function: str, *sizes: int) -> ForwardCheck:
+        """Check a function that adds up the partial outputs of a group's ranks."""
+        for size in sizes:
+            for dtype in self.dtypes():
+                batch, width = (3, 4) if self.show else self.sizes(2, 5, 12)
+                self._summed(function, size, batch, width, dtype)
+            if not self.show:
+                self._summed(function, size, 5, 7, np.float64)  # neither 2 nor 4 divides these
+        return self
+
+    def _summed(self, function: str, size: int, batch: int, width: int, dtype: type) -> None:
+        self.case = f"mp_size {size}, a batch of {batch}, {width} outputs, {np.dtype(dtype)}"
+        terms, rtol = list(self.draw(4, batch, width, dtype=dtype)), 1e-5 if dtype == np.float32 else 1e-12
+        answers = self.ranks.call(on_ranks.collect, [dict(function=function, array=t, size=size) for t in terms], show=self.show)
+        for r, (got, given) in enumerate(answers):
+            total = sum(terms[r // size * size :][:size])
+            known = {"this rank's partial output": terms[r], "the sum over all ranks": sum(terms)}
+            how = dict(name="the output of fc2", rank=r)
+            self.unchanged(given, terms[r], r)
+            self.array(got, total, cause="a sum over the wrong group", rtol=rtol, contiguous=True, instead=known, **how)
+            needed = wire_bytes("Allreduce", size, total.nbytes + 2 * size * total.itemsize)  # some answers pad the array
+            self.sent(self.ranks.traffic[r], needed, cause="one all-reduce is enough", **how)
+
+    def layer(self, style: str, *sizes: int) -> ForwardCheck:
+        """Compare a layer that uses both functions with the unsharded product; `style` is "naive" or "megatron"."""
+        for size in sizes:
+            batch, width, out = self.sizes(3, 2, 9)
+            batch, out = (batch, size * out) if style == "naive" else (2 * batch + 1, 2 * out + 1)  # Megatron: no size divides these
+            x, w = self.random.standard_normal((batch, size * width)), self.random.standard_normal((size * width, out))
+            self.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
+            xs, ws = np.split(x, size, axis=1), np.split(w, size, axis=1 if style == "naive" else 0)
+            parts = [dict(x=np.ascontiguousarray(xs[i]), w=np.ascontiguousarray(ws[i])) for i in range(size)]
+            given = [dict(style=style, size=size, **parts[r % size]) for r in range(4)]
+            for r, got in enumerate(self.ranks.call(on_ranks.forward, given, show=self.show)):
+                self.array(got, x @ w, name="the output of the layer", rank=r, cause="see the checks of the two functions", rtol=1e-12)
+        return self

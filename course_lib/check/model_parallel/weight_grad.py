@@ -1,0 +1,64 @@
+"""Check of the gradients' mean over a data parallel group (part 07)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from course_lib.check.model_parallel import on_ranks
+from course_lib.check.model_parallel.forward import CHANGED, DTYPES, LayerCheck
+from course_lib.mesh import Mesh
+from course_lib.traffic import wire_bytes
+
+# Shapes of a weight and a bias that are not a matrix and a vector.
+OTHER_SHAPES = (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3)))
+
+
+class WeightGradCheck(LayerCheck):
+    """A `Check` of `collect_weight_grad` on a grid of the four ranks."""
+
+    def small(self, mesh: Mesh) -> WeightGradCheck:
+        """Check gradients that are easy to read."""
+        return self.means([(np.full((3, 2), r, np.float32), np.arange(2, dtype=np.float32) * r) for r in range(1, 5)], mesh)
+
+    def layers(self, meshes: Sequence[Mesh]) -> WeightGradCheck:
+        """Check a weight's and a bias's gradients of drawn sizes, in both dtypes."""
+        for mesh in meshes:
+            for dtype in DTYPES:
+                rows, columns = self.sizes(2, 5, 12)
+                self.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
+                self.means([(self.draw(rows, columns, dtype=dtype), self.draw(columns, dtype=dtype)) for _ in range(4)], mesh)
+        return self
+
+    def shapes(self) -> WeightGradCheck:
+        """Check gradients of other shapes, the two of which have different dtypes."""
+        for shapes in OTHER_SHAPES:
+            both = self.random.permutation(list(DTYPES))
+            for mesh, dtypes in ((Mesh(dp=4, mp=1), both), (Mesh(dp=2, mp=2), both[::-1])):
+                names = [np.dtype(d).name for d in dtypes]
+                self.case = f"dp_size {mesh.dp}, grad_w of shape {shapes[0]}, grad_b of shape {shapes[1]}, {names}"
+                pairs = list(zip(shapes, dtypes, strict=True))
+                self.means([[self.draw(*shape, dtype=dtype) for shape, dtype in pairs] for _ in range(4)], mesh)
+        return self
+
+    def means(self, grads: Sequence[Sequence[np.ndarray]], mesh: Mesh) -> WeightGradCheck:
+        """Call the function with each rank's (grad_w, grad_b), and expect the means over the columns of the grid."""
+        given = [dict(grad_w=w, grad_b=b, mp_size=mesh.mp) for w, b in grads]
+        for r, (answer, *after) in enumerate(self.ranks.call(on_ranks.average, given, show=self.show)):
+            means = self.tuple(answer, 2, name="collect_weight_grad", rank=r)
+            column, needed = mesh.groups("dp")[mesh.coordinates(r)[1]], 0.0
+            for i, name in enumerate(("grad_w", "grad_b")):
+                want = np.mean([grads[member][i] for member in column], axis=0, dtype=np.float64).astype(grads[r][i].dtype)
+                cause = "a divisor other than the size of the group, the wrong group, or a division that rounds down"
+                known = {
+                    "the sum, not the mean": want * len(column),
+                    "this rank's own gradient": grads[r][i],
+                    "the mean over all ranks, not over the group": np.mean([each[i] for each in grads], axis=0),
+                }
+                how = dict(rtol=1e-5 if want.dtype == np.float32 else 1e-12, scale=max(np.abs(grads[member][i]).max() for member in column))
+                self.array(after[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause=CHANGED)
+                self.array(means[i], want, name=f"the collected {name}", rank=r, cause=cause, contiguous=True, instead=known, **how)
+                needed += wire_bytes("Allreduce", mesh.dp, want.nbytes + 2 * mesh.dp * want.itemsize)  # some answers pad the array
+            self.sent(self.ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="one all-reduce of each gradient is enough")
+        return self
