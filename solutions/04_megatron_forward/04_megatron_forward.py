@@ -7,17 +7,17 @@
 # %% [markdown] tags=["slide"]
 # # 04 Megatron model parallelism, forward
 #
-# **You will build** the same layer with far less traffic, by splitting the second weight by rows:
-# `megatron_collect_forward_input` and `megatron_collect_forward_output`.
+# **You will build** the same layer with the second weight split by rows, not by columns: `megatron_collect_forward_input` and
+# `megatron_collect_forward_output`. How much less that sends depends on the layer, as you will see.
 #
 # *{points} points. About 30 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
-from course_lib.check import Check
-from course_lib.traffic import wire_bytes
+from course_lib import cluster, placement, plots
+from course_lib.check.model_parallel import on_ranks
+from course_lib.check.model_parallel.forward import ForwardCheck
 
 ranks = cluster.start(4)
 
@@ -53,12 +53,12 @@ held = ranks.call(my_part, dict(whole=weight, axis=0))
 plots.holdings(weight, held, "Rows of the weight of fc2, in Megatron style", ("hidden units", "outputs"))
 
 # %% [markdown]
-# fc1 leaves each rank with a few *columns* of the hidden layer. Give the rank the *rows* of fc2's weight that belong to these hidden units,
-# and it can multiply right away:
+# fc1 leaves each rank with a few *columns* of the hidden layer. Now give the rank the *rows* of fc2's weight that belong to these hidden
+# units. The product is a sum with one term for each rank:
 #
 # $$ X W = \sum_{r} X_{\text{columns of rank } r} \, W_{\text{rows of rank } r} $$
 #
-# Each rank's product already has the shape of the whole output, but it is only one term of the sum: a *partial* output. This is how
+# Each rank's product already has the shape of the whole output, but it is only one term of the sum: the output is **partial**. This is how
 # Megatron-LM splits a perceptron (Shoeybi et al., 2019, section 3): the first weight by columns, the second by rows.
 
 # %% [markdown] tags=["slide"]
@@ -78,9 +78,14 @@ product = x @ w
 plots.exchange(ranks.pull("summand"), ranks.pull("product"), "Before: each rank's product. After: the output, which is their sum")
 
 # %% [markdown] tags=["slide-50"]
-# ## Your turn: the input of fc2
+# ## Your turn: from fc1 to the output of fc2
 #
-# What does a rank have to receive before it can multiply? Send no more than that.
+# Your two functions stand before and after the product. These are their lines of part 03's table, without the collectives: fill in the
+# question marks. Send no more than needed. What you return may be the argument itself or a new array, but do not modify the argument.
+
+# %% Draw the lines of this part tags=["folded", "slide-50"]
+lines = [placement.LAYER_OPERATORS[name] for name in ("megatron input", "megatron output")]
+plots.operators(lines, "What your two functions do to an array", ranks=4, rows=False, passes=["forward"], ask="forward")
 
 
 # %% Exercise: megatron_collect_forward_input tags=["exercise"]
@@ -92,7 +97,7 @@ def megatron_collect_forward_input(x, mp_comm, mp_size):
     ----------
     x : numpy.ndarray
         Shape ``(batch_size, part_in_dim)``: this rank's columns of the hidden layer.
-        C-contiguous; do not modify it. You may return the array itself.
+        C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -107,10 +112,6 @@ def megatron_collect_forward_input(x, mp_comm, mp_size):
     ### BEGIN SOLUTION
     return x
     ### END SOLUTION
-
-
-# %% [markdown] tags=["slide-50"]
-# ## Your turn: the output of fc2
 
 
 # %% Exercise: megatron_collect_forward_output tags=["exercise"]
@@ -144,69 +145,35 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# As in part 03, the functions that run on the ranks also return their argument.
-
-
-# %% A call on each rank tags=["given", "skip"]
-def collect_input(x, size):
-    return megatron_collect_forward_input(x, mp_group(size), size), x
-
-
-def collect_output(x, size):
-    return megatron_collect_forward_output(x, mp_group(size), size), x
-
-
-def compare_input(check, parts, size):
-    """Call the function with each rank's part, and expect that part back and no traffic."""
-    answers = ranks.call(collect_input, [dict(x=part, size=size) for part in parts], show=check.show)
-    for r, (got, given) in enumerate(answers):
-        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
-        check.array(got, parts[r], name="the input of fc2", rank=r, cause="more columns than this rank's rows need", contiguous=True)
-        check.sent(ranks.traffic[r], 0, name="the input of fc2", rank=r, cause="a rank may already have what it needs")
-
-
-def compare_output(check, summands, size):
-    """Call the function with each rank's partial output, and expect the sum over its group."""
-    answers = ranks.call(collect_output, [dict(x=summand, size=size) for summand in summands], show=check.show)
-    rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
-    for r, (got, given) in enumerate(answers):
-        total = sum(summands[r // size * size :][:size])
-        known, cause = {"this rank's partial output": summands[r], "the sum over all ranks": sum(summands)}, "a sum over the wrong group"
-        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
-        check.array(got, total, name="the output of fc2", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
-        needed = wire_bytes("Allreduce", size, total.nbytes + 2 * size * total.itemsize)  # some answers pad the array
-        check.sent(ranks.traffic[r], needed, name="the output of fc2", rank=r, cause="one all-reduce is enough")
-
+# The last check multiplies between your two functions, and compares with the product on one rank.
 
 # %% Check tags=["given"]
+both = ("megatron_collect_forward_input", "megatron_collect_forward_output")
 for size in (4, 2):
-    parts = [np.arange(12, dtype=np.float32).reshape(3, 4) + 100 * r for r in range(4)]
-    check = Check(f"megatron_collect_forward_input, mp_size={size}")
-    compare_input(check, parts, size)
-    check.passed()
-    check = Check(f"megatron_collect_forward_output, mp_size={size}")
-    compare_output(check, parts, size)
-    check.passed()
+    ForwardCheck(f"{both[0]}, mp_size={size}", ranks).own_columns(both[0], size).passed()
+    ForwardCheck(f"{both[1]}, mp_size={size}", ranks).summed(both[1], size).passed()
+    ForwardCheck(f"the whole layer, mp_size={size}", ranks).layer("megatron", size).passed()
 
 # %% [markdown] tags=["slide"]
 # ## See it
 
 # %% Draw the output tags=["folded"]
 summands = [np.array([[1.0 * r, 10.0]]) for r in range(4)]
-answers = ranks.call(collect_output, [dict(x=summand, size=4) for summand in summands])
-plots.exchange(summands, [got for got, _ in answers], "Your megatron_collect_forward_output")
+given = [dict(function=both[1], array=summand, size=4) for summand in summands]
+plots.exchange(summands, [got for got, _ in ranks.call(on_ranks.collect, given)], "Your megatron_collect_forward_output")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Take fc2 with a batch of 60, 256 hidden units and 12 outputs. The naive way gathers the hidden units and the outputs; yours sums the
-# outputs.
+# The naive way gathers the hidden units and the outputs, each once; yours sums the outputs, which counts twice. So the ratio depends on the
+# layer: naive over Megatron is (hidden + outputs) / (2 outputs). Here are two layers, the perceptron of part 10 with 256 hidden units and
+# 12 outputs, and the second matrix of a transformer's MLP, which has four times as many hidden units as outputs. Change them, and the
+# batch.
 
 
 # %% Count the bytes tags=["folded"]
-def megatron(x, w, size):
-    group = mp_group(size)
-    megatron_collect_forward_output(megatron_collect_forward_input(x, group, size) @ w, group, size)
+batch = 60
+layers = {"perceptron": (256, 12), "transformer": (256, 64)}  # hidden units, outputs
 
 
 def naive(x, out, size):
@@ -216,24 +183,40 @@ def naive(x, out, size):
 
 
 moved, labels = [], []
-for size in (2, 4):
-    x, w, out = np.ones((60, 256 // size), np.float32), np.ones((256 // size, 12), np.float32), np.ones((60, 12 // size), np.float32)
-    for name, function, arguments in (("Megatron", megatron, dict(x=x, w=w)), ("naive", naive, dict(x=x, out=out))):
-        ranks.call(function, arguments | {"size": size})
-        moved.append(ranks.traffic[0])
-        labels.append(f"{name}, mp_size {size}")
-plots.traffic(moved, "What rank 0 sends in the forward pass of fc2", labels)
+for name, (hidden_units, outputs) in layers.items():
+    x, out = (np.ones((batch, columns // 4), np.float32) for columns in (hidden_units, outputs))
+    rows = np.ones((hidden_units // 4, outputs), np.float32)
+    ranks.call(on_ranks.forward, dict(style="megatron", x=x, w=rows, size=4))
+    moved.append(ranks.traffic[0])
+    ranks.call(naive, dict(x=x, out=out, size=4))
+    moved.append(ranks.traffic[0])
+    labels += [f"{name}, Megatron", f"{name}, naive"]
+plots.traffic(moved, f"What rank 0 sends in the forward pass of fc2, batch of {batch}, 4 ranks", labels)
 
 # %% [markdown] tags=["slide-50"]
 # And memory? The naive way holds the whole hidden layer on each rank, Megatron's way only a part of it. Both hold only a part of the
 # weight.
 
 # %% Draw the memory tags=["folded"]
-held = {"naive: whole": 60 * 256 * 4}
+batch, hidden_units = 60, 256
+held = {"naive: whole": batch * hidden_units * 4}
 for size in (2, 4):
-    x = np.ones((60, 256 // size), np.float32)
-    held[f"Megatron, mp_size {size}"] = ranks.call(collect_input, dict(x=x, size=size))[0][0].nbytes
-plots.bars(held, "The input of fc2 on each rank, batch of 60", "bytes")
+    x = np.ones((batch, hidden_units // size), np.float32)
+    answers = ranks.call(on_ranks.collect, dict(function=both[0], array=x, size=size))
+    held[f"Megatron, mp_size {size}"] = answers[0][0].nbytes
+plots.bars(held, f"The input of fc2 on each rank, batch of {batch}", "bytes")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - **Megatron-LM**: `RowParallelLinear(input_is_parallel=True)` in `megatron/core/tensor_parallel/layers.py` is this fc2. It ends with
+#   `reduce_from_tensor_model_parallel_region`, and adds the bias, which is not split, after it.
+# - **PyTorch**: `RowwiseParallel` (`torch/distributed/tensor/parallel/style.py`): input `Shard(-1)`, output `Replicate()`. `nn.Linear`
+#   stores its weight as (out, in), so there the split of our rows is `Shard(1)`. Asked for a sharded output, it reduce-scatters (part 22).
+# - **DeepSpeed**: `LinearAllreduce` in `deepspeed/module_inject/layers.py`.
+# - **JAX**: in `shard_map`, `jax.lax.psum(x @ w, "mp")`; under `jax.jit`, the compiler adds the all-reduce itself.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
@@ -255,43 +238,19 @@ saving.save(ranks, "megatron_collect_forward_input", "megatron_collect_forward_o
 
 # %% Test: the input tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_forward_input", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
-        compare_input(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
+function = "megatron_collect_forward_input"
+check = ForwardCheck(function, ranks, show=False).own_columns(function, 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the output tags=["test"] points=7
 ### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_forward_output", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 5, 12)
-        check.case = f"mp_size {size}, a batch of {batch}, {width} outputs, {np.dtype(dtype)}"
-        compare_output(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
-    check.case = f"mp_size {size}, a batch of 5, 7 outputs"  # neither 2 nor 4 divides these
-    compare_output(check, list(check.random.standard_normal((4, 5, 7))), size)
+function = "megatron_collect_forward_output"
+check = ForwardCheck(function, ranks, show=False).summed(function, 1, 2, 4)
 ### END HIDDEN TESTS
-
 
 # %% Test: the whole layer tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-def layer(x, w, size):
-    group = mp_group(size)
-    return megatron_collect_forward_output(megatron_collect_forward_input(x, group, size) @ w, group, size)
-
-
-check = Check("the whole layer", show=False)
-for size in (1, 2, 4):
-    width, batch, out = check.sizes(3, 2, 6)
-    batch, out = 2 * batch + 1, 2 * out + 1  # no group size divides these
-    x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, out))
-    check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
-    xs, ws = [np.ascontiguousarray(part) for part in np.split(x, size, axis=1)], np.split(w, size, axis=0)
-    for r, got in enumerate(ranks.call(layer, [dict(x=xs[r % size], w=ws[r % size], size=size) for r in range(4)])):
-        check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
+check = ForwardCheck("the whole layer", ranks, show=False).layer("megatron", 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

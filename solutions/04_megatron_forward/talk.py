@@ -22,6 +22,10 @@
 # The right half is `x @ w`, computed in full on every rank for comparison; nothing has been sent yet. Add up a column, 1 + 0 + 3 + 8 = 12,
 # and ask which collective takes you from left to right.
 
+# %% [markdown] after="Draw the lines of this part" tags=["notes"]
+# Let the room fill in the question marks from the placements alone: what does a rank have, and what does it need? One of the two lines
+# begins and ends with the same placement.
+
 # %% [markdown] after="Draw the summands" tags=["slide"]
 # ## A question for the room
 #
@@ -32,24 +36,25 @@
 # f(b).
 
 # %% [markdown] after="Exercise: megatron_collect_forward_input" tags=["notes"]
-# Wait a moment before you show it: few people dare to simply return `x`. After a gather, `x` has more columns than this rank has rows of
-# the weight, and the product fails. A gather from which a rank uses only its own part gives the right values but loses points for its
-# traffic.
+# Wait a moment before you show it: few people dare to simply return `x`. It is the line sharded to sharded: nothing changes. After a
+# gather, `x` has more columns than this rank has rows of the weight, and the product fails. A gather from which a rank uses only its own
+# part gives the right values but loses points for its traffic.
 
 # %% [markdown] after="Exercise: megatron_collect_forward_output" tags=["notes"]
 # It is a sum, not a mean: dividing by the number of ranks belongs in data parallel training, in part 07. Putting the results side by side,
 # as in part 03, is the other habit to look out for.
 
 # %% [markdown] after="Check" tags=["notes"]
-# Gathering all partial outputs and adding them up locally gives the right values but sends too many bytes: on four ranks, twice as many as
-# an all-reduce. On two ranks both send the same amount, so only the check with four ranks catches it.
+# The last check is the one that matters: with a real product in between, the two functions give the unsharded output. Gathering all
+# partial outputs and adding them up locally gives the right values but sends too many bytes: on four ranks, twice as many as an all-reduce.
+# On two ranks both send the same amount, so only the check with four ranks catches it.
 
 # %% [markdown] after="Draw the output" tags=["notes"]
 # Ask for the result first: 0 + 1 + 2 + 3 = 6 and 40, on every rank. Someone who takes the mean gets 1.5 and 10.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# About a factor of eleven for both sizes, because there are 256 hidden units and only 12 outputs. Mention what it would be in a
-# transformer, whose hidden layer is four times as wide as its output: five to two, which is still worth it.
+# A factor of eleven in the perceptron, because it has 256 hidden units and only 12 outputs. In a transformer, whose hidden layer is four
+# times as wide as its output, it is two and a half: (4 + 1) / 2. That is the number to remember.
 
 # %% [markdown] after="Count the bytes" tags=["slide-50"]
 # ## A question for the room

@@ -14,9 +14,9 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
-from course_lib.check import Check
-from course_lib.traffic import wire_bytes
+from course_lib import cluster, placement, plots
+from course_lib.check.model_parallel import on_ranks
+from course_lib.check.model_parallel.backward import BackwardCheck
 
 ranks = cluster.start(4)
 
@@ -48,17 +48,41 @@ plots.holdings(whole, held, "Each rank needs its own columns of the gradient of 
 
 # %% [markdown] tags=["slide"]
 # In the forward pass, the ranks collected the input $X$ of fc2, multiplied it by their columns of $W$, and collected the output $Y$. In the
-# backward pass, the gradient $G$ of the output is whole on every rank, and three things follow from it:
+# backward pass, the gradient $G$ of the output is replicated, and three things follow from it:
 #
 # $$ \nabla W = X^T G, \qquad \nabla b = \sum_{\text{samples}} G, \qquad \nabla X = G \, W^T $$
 #
 # A rank has some columns of $W$. For $\nabla W$ and $\nabla b$ it needs the same columns of $G$, as in the picture. With these columns it
-# can compute only one term of $\nabla X$, a *partial sum*:
+# can compute only one term of $\nabla X$, which is **partial**:
 #
 # $$ G \, W^T = \sum_r G_{\text{columns of rank } r} \, (W_{\text{columns of rank } r})^T $$
 #
-# The sum has one column for each hidden unit, and on each rank fc1 needs only the columns of that rank's own hidden units. Adding up the
-# terms and leaving each rank with its part of the sum is what a reduce-scatter does.
+# The sum has one column for each hidden unit, and on each rank fc1 needs only the columns of that rank's own hidden units: **sharded**.
+
+# %% [markdown] tags=["slide"]
+# ## Each operator has a conjugate
+#
+# In the forward pass, $X$ and $Y$ made the same move, from sharded to replicated. Their gradients do not. All ranks used the whole of $X$,
+# each for its own columns of $Y$, so each knows only one term of the gradient of $X$. But all ranks used $Y$ for the same work, the loss,
+# so each knows the whole gradient of $Y$.
+
+# %% Draw the lines of this part tags=["folded", "slide"]
+lines = [placement.LAYER_OPERATORS[name] for name in ("naive input", "naive output")]
+plots.operators(lines, "Part 03's lines, and what happens to the gradients", ranks=4, rows=False)
+
+# %% [markdown]
+# This is the whole table. Each line has a mirror: what is forward in one is backward in the other.
+#
+# | forward | | backward | |
+# |---|---|---|---|
+# | sharded → replicated, for different work | all-gather | partial → sharded | reduce-scatter |
+# | sharded → replicated, for the same work | all-gather | replicated → sharded | slice |
+# | replicated → sharded | slice | sharded → replicated | all-gather |
+# | partial → replicated, for the same work | all-reduce | replicated → replicated | nothing |
+# | replicated → replicated, for different work | nothing | partial → replicated | all-reduce |
+# | partial → sharded | reduce-scatter | sharded → replicated | all-gather |
+#
+# "Different work" means: each rank has its own part of the weight, or its own samples.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
@@ -89,7 +113,8 @@ print("as blocks     ", np.array(np.split(grad, 4, axis=1)).tolist())
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the gradient of the output
 #
-# Every rank already has all of it, so nothing is sent. A slice of columns is a view that is not contiguous; return a contiguous array.
+# Replicated to sharded: every rank already has all of it, so nothing is sent. A slice of columns is a view that is not contiguous; return a
+# contiguous array.
 
 
 # %% Exercise: naive_collect_backward_output tags=["exercise", "slide-50"]
@@ -121,17 +146,19 @@ def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the gradient of the input
+#
+# Partial to sharded.
 
 
 # %% Exercise: naive_collect_backward_x tags=["exercise"]
 # %%px
 def naive_collect_backward_x(grad_x, mp_comm, mp_size):
-    """Add up the ranks' partial sums, and leave each rank with its columns.
+    """Add up the ranks' terms of the gradient, and leave each rank with its columns.
 
     Parameters
     ----------
     grad_x : numpy.ndarray
-        Shape ``(batch_size, in_dim)``: this rank's partial sum.
+        Shape ``(batch_size, in_dim)``, partial: this rank's term of the sum.
         C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
@@ -155,96 +182,72 @@ def naive_collect_backward_x(grad_x, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
-
-# %% A call on each rank tags=["given", "skip"]
-def collect_output(output_grad, index, size):
-    return naive_collect_backward_output(output_grad, index, size), output_grad
-
-
-def collect_x(grad_x, size):
-    return naive_collect_backward_x(grad_x, mp_group(size), size), grad_x
-
-
-def compare_output(check, whole, size):
-    """Call the function with the whole gradient, and expect the columns that belong to the index."""
-    indices = [(r + 1) % size for r in range(4)]
-    answers = ranks.call(collect_output, [dict(output_grad=whole, index=i, size=size) for i in indices], show=check.show)
-    for r, (got, given) in enumerate(answers):
-        want = np.split(whole, size, axis=1)[indices[r]]
-        name = f"the gradient of the output (mp_group_idx={indices[r]})"
-        known = {f"the columns for index {i}": part for i, part in enumerate(np.split(whole, size, axis=1))}
-        cause = "rows instead of columns, or a slice that starts in the wrong place"
-        check.array(given, whole, name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
-        check.array(got, want, name=name, rank=r, cause=cause, contiguous=True, instead=known)
-        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="every rank already has the whole gradient")
-
-
-def compare_x(check, summands, size):
-    """Call the function with each rank's partial sum, and expect its columns of the sum over its group."""
-    answers = ranks.call(collect_x, [dict(grad_x=summand, size=size) for summand in summands], show=check.show)
-    rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
-    for r, (got, given) in enumerate(answers):
-        total = sum(summands[r // size * size :][:size])
-        want = np.split(total, size, axis=1)[r % size]
-        known = {f"the columns of rank {i} of the group": part for i, part in enumerate(np.split(total, size, axis=1))}
-        known["the columns of this rank's own partial sum"] = np.split(summands[r], size, axis=1)[r % size]
-        cause = "the blocks that MPI cuts are not columns, a block is not transposed back afterwards, or the sum is not over the group"
-        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
-        check.array(got, want, name="the gradient of the input", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
-        needed = wire_bytes("Reduce_scatter", size, given.nbytes)
-        check.sent(ranks.traffic[r], needed, name="the gradient of the input", rank=r, cause="one reduce-scatter is enough")
-
-
 # %% Check tags=["given"]
+both = ("naive_collect_backward_output", "naive_collect_backward_x")
 for size in (4, 2):
-    whole = np.arange(3 * 8, dtype=np.float32).reshape(3, 8)
-    check = Check(f"naive_collect_backward_output, mp_size={size}")
-    compare_output(check, whole, size)
-    check.passed()
-    check = Check(f"naive_collect_backward_x, mp_size={size}")
-    compare_x(check, [whole * 100**r for r in range(4)], size)
-    check.passed()
+    BackwardCheck(f"{both[0]}, mp_size={size}", ranks).sliced(both[0], size).passed()
+    BackwardCheck(f"{both[1]}, mp_size={size}", ranks).scattered(both[1], size).passed()
 
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# This is what your functions leave on each rank: its own columns and nothing else.
+# This is what your `naive_collect_backward_x` leaves on each rank: the columns of its own hidden units and nothing else.
 
 # %% Draw the gradient of the input tags=["folded"]
 whole = np.arange(8 * 12.0).reshape(8, 12)
-held = [got for got, _ in ranks.call(collect_x, [dict(grad_x=whole * (r == 0), size=4) for r in range(4)])]
+given = dict(function=both[1], size=4)
+answers = ranks.call(on_ranks.collect, [dict(array=whole * (r == 0), **given) for r in range(4)])
+held = [got for got, _ in answers]
 plots.holdings(whole, held, "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units"))
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# An all-reduce followed by a slice would give the same result. Here is what a rank sends for a batch of 60 and 256 hidden units.
+# An all-reduce followed by a slice would give the same result. Here is what a rank sends in each case. Change the numbers.
 
 
 # %% Count the bytes tags=["folded"]
-def all_reduce_and_slice(grad_x, size):
-    total = np.empty_like(grad_x)
-    comm.Allreduce(grad_x, total)
+batch, hidden_units = 60, 256
+
+
+def all_reduce_and_slice(array, size, function=None):
+    total = np.empty_like(array)
+    comm.Allreduce(array, total)
     return np.split(total, size, axis=1)[rank]
 
 
-grad_x, moved = np.ones((60, 256), np.float32), []
-for function in (collect_x, all_reduce_and_slice):
-    ranks.call(function, dict(grad_x=grad_x, size=4))
+grad_x, moved = np.ones((batch, hidden_units), np.float32), []
+for collect in (on_ranks.collect, all_reduce_and_slice):
+    ranks.call(collect, dict(array=grad_x, **given))
     moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", ["your function", "all-reduce, slice"])
+title = f"What rank 0 sends for the gradient of the hidden layer, {batch} x {hidden_units}"
+plots.traffic(moved, title, ["your function", "all-reduce, slice"])
 
 # %% [markdown] tags=["slide-50"]
-# And memory? The partial sum is as large as the gradient would be without model parallelism. Only a quarter of that stays.
+# And memory? A rank's term of the sum is as large as the gradient would be without model parallelism. Only a quarter of that stays.
 
 # %% Draw the memory tags=["folded"]
-held = {"partial sum": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
-plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes")
+stays = ranks.call(on_ranks.collect, dict(array=grad_x, **given))[0][0]
+held = {"term of the sum": grad_x.nbytes, "what stays": stays.nbytes}
+plots.bars(held, f"Gradient of the hidden layer on each rank, batch of {batch}, 4 ranks", "bytes")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - **Megatron-LM** has a class for each line of the table, in `megatron/core/tensor_parallel/mappings.py`. Those of this part are
+#   `_AllGatherFromTensorParallelRegion` (backward: reduce-scatter) and `_GatherFromModelParallelRegion` (backward: a split). Which one is
+#   right depends on what comes after it, and is the caller's choice.
+# - **PyTorch**: `torch.distributed.nn.functional.all_gather` always takes the sum over the ranks in backward: right for X. For Y, whose
+#   gradient is replicated, it gives the number of ranks times too much. With a `DTensor`, the gradient's placement decides.
+# - **JAX**: the transpose of `all_gather` is `psum_scatter` (`jax/_src/lax/parallel.py`).
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The forward pass all-gathers, and the backward pass reduce-scatters. Is that a coincidence? What is the backward pass of an all-reduce?
+# 1. For X, forward all-gathers and backward reduce-scatters; for Y, forward all-gathers and backward takes a slice. Why do two all-gathers
+#    have different conjugates? What happens to the gradient if you take the wrong one?
 # 2. The gradient of the weight needs no exchange within the model parallel group. Why not?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
@@ -261,41 +264,19 @@ saving.save(ranks, "naive_collect_backward_output", "naive_collect_backward_x")
 
 # %% Test: the gradient of the output tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = Check("naive_collect_backward_output", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
-        compare_output(check, check.random.standard_normal((batch, size * width)).astype(dtype), size)
+function = "naive_collect_backward_output"
+check = BackwardCheck(function, ranks, show=False).sliced(function, 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the gradient of the input tags=["test"] points=10
 ### BEGIN HIDDEN TESTS
-check = Check("naive_collect_backward_x", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {np.dtype(dtype)}"
-        compare_x(check, [check.random.standard_normal((batch, size * width)).astype(dtype) for _ in range(4)], size)
+function = "naive_collect_backward_x"
+check = BackwardCheck(function, ranks, show=False).scattered(function, 1, 2, 4)
 ### END HIDDEN TESTS
-
 
 # %% Test: the whole layer tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-def back(grad, w, size):
-    group = mp_group(size)
-    return naive_collect_backward_x(naive_collect_backward_output(grad, group.Get_rank(), size) @ w.T, group, size)
-
-
-check = Check("the whole layer", show=False)
-for size in (1, 2, 4):
-    batch, width, out = check.sizes(3, 2, 9)
-    grad, w = check.random.standard_normal((batch, size * out)), check.random.standard_normal((size * width, size * out))
-    check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
-    parts = [np.ascontiguousarray(part) for part in np.split(w, size, axis=1)]
-    for r, got in enumerate(ranks.call(back, [dict(grad=grad, w=parts[r % size], size=size) for r in range(4)])):
-        want = np.split(grad @ w.T, size, axis=1)[r % size]
-        check.array(got, want, name="the gradient of the layer's input", rank=r, cause="see the tests of the two functions", rtol=1e-12)
+check = BackwardCheck("the whole layer", ranks, show=False).layer("naive", 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

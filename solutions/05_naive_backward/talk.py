@@ -5,7 +5,7 @@
 # %% [markdown] after="Draw the gradient of the output" tags=["slide"]
 # ## A question for the room
 #
-# The forward pass used an all-gather. Which exchange does its backward pass need?
+# The forward pass all-gathered the input of fc2. Which exchange does the gradient of that input need?
 
 # %% [markdown] tags=["fragment"]
 # A reduce-scatter. Every rank's part was used by all ranks, so its gradient is a sum over all ranks; and a rank needs only its own part of
@@ -14,6 +14,10 @@
 # %% [markdown] after="In the forward pass, the ranks collected the input $X$ of fc2, multiplied it by their columns of $W$, and collected the output $Y$. In the" tags=["notes"]
 # Go through the three formulas. For each one, ask which columns of *G* a rank needs and whether its result is complete. The first two are.
 # The third is a sum over the ranks, because in the forward pass every rank multiplied all of *X*.
+
+# %% [markdown] after="Draw the lines of this part" tags=["notes"]
+# The forward lines are equal, the backward lines are not. Ask what a rank did with what it had collected: with *X* its own columns of the
+# product, with *Y* the same loss as everybody else. Part 21 meets the same question in autograd, where no loss shows the mistake.
 
 # %% [markdown] after="Reduce and scatter" tags=["notes"]
 # The powers of ten show who has contributed: every result is 1111 times a number from 1 to 8. Have the room write down rank 1's two numbers
@@ -33,7 +37,7 @@
 # Which numbers does Reduce_scatter give rank 1?
 
 # %% [markdown] tags=["fragment"]
-# The second block of the flat array. Blocks are pieces of rows, not columns, so the numbers have to be reordered first.
+# The second block of the flat array, which here is half a row. Blocks are not columns, so the numbers have to be reordered first.
 
 # %% [markdown] after="## Your turn: the gradient of the output" tags=["notes"]
 # Ask why every rank has *G*: the forward pass ended with the whole output everywhere, so every rank computed the same loss. Use the index
@@ -68,10 +72,11 @@
 # away. Part 03 had the same factor, with an all-gather instead of the reduce-scatter.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# Memory is tightest just before the exchange: it holds the partial sum of 61 kB, plus its copy in blocks. Ask whether a partial sum over
-# all hidden units could be avoided: part 06 does that.
+# Memory is tightest just before the exchange: it holds the term of 61 kB, plus its copy in blocks. Ask whether a term for all hidden units
+# could be avoided: part 06 does that.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: it is no coincidence: what the forward pass copies to all ranks, the backward pass sums over them. An all-reduce needs nothing in the
-# backward pass if all ranks then compute the same loss; that is part 06. 2: only this rank has these columns of *W*, and it has all of *X*
-# and the same columns of *G*.
+# 1: because of what the ranks do with the result. X is used for different work, so each rank has one term of its gradient. Y is used for
+# the same loss, so each rank has all of its gradient. A reduce-scatter of Y's gradient would add up equal copies: mp_size times too much. A
+# slice of X's gradient would leave out the other ranks' terms. Neither raises an error. 2: only this rank has these columns of *W*, and it
+# has all of *X* and the same columns of *G*.
