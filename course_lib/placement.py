@@ -97,7 +97,7 @@ LAYER_OPERATORS = {
     "naive output": Operator("naive: output of fc2", _COLUMNS, replicated, "all-gather", replicated, _COLUMNS, "slice"),
     "megatron input": Operator("Megatron: input of fc2", _COLUMNS, _COLUMNS, "nothing", _COLUMNS, _COLUMNS, "nothing"),
     "megatron output": Operator("Megatron: output of fc2", partial, replicated, "all-reduce", replicated, replicated, "nothing"),
-    "weights": Operator("weights, on axis dp", replicated, replicated, "nothing", partial, replicated, "all-reduce"),
+    "weights": Operator("a weight, on axis dp", replicated, replicated, "nothing", partial, replicated, "all-reduce"),
 }
 
 

@@ -7,16 +7,17 @@
 # %% [markdown] tags=["slide"]
 # # 06 Megatron model parallelism, backward
 #
-# **You will build** the backward pass through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. It is
-# short. The point is to understand why so little is needed.
+# **You will build** the backward pass through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. Both
+# are short to write. The point is to find out which line of part 05's table each of them is, and why.
 #
 # *{points} points. About 20 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
-from course_lib.check import Check
+from course_lib import cluster, placement, plots
+from course_lib.check.model_parallel import on_ranks
+from course_lib.check.model_parallel.backward import BackwardCheck
 
 ranks = cluster.start(4)
 
@@ -49,17 +50,18 @@ plots.holdings(grad @ weight.T, parts, "G times the transposed rows of W, as eac
 
 # %% [markdown]
 # In part 04, each rank had some *rows* of fc2's weight, and an all-reduce computed the output $Y = \sum_r X_r W_r$. Its gradient $G$ is
-# whole on every rank. Now look at a single term: $X_r W_r$ enters $Y$ with a factor of one, so the gradient of each *term* is also $G$.
+# replicated. If $G_r$ is the gradient of the term $X_r W_r$, then
 #
-# $$ \nabla W_r = X_r^T \, G, \qquad \nabla X_r = G \, W_r^T $$
+# $$ \nabla W_r = X_r^T \, G_r, \qquad \nabla X_r = G_r \, W_r^T $$
 #
-# The picture shows $G \, W_r^T$ for actual matrices on your four ranks. Compare it with what fc1 needs on each rank.
+# The picture shows $G \, W_r^T$ for actual matrices on your four ranks. Which numbers does fc1 need on each rank?
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# Is the gradient of a partial output really $G$? We slightly change one number in one rank's partial output and see how this changes a loss
-# that is computed from the sum. Try other ranks and other places.
+# What is $G_r$, the gradient of one rank's partial output? Is it $G$, a part of it, or a fraction? We slightly change one number in one
+# rank's partial output, and see by how much this changes a loss that is computed from the sum. Write down your guess first. Then try other
+# ranks and other places.
 
 # %% Move one number tags=["slide"]
 # %%px
@@ -83,7 +85,14 @@ slope = (loss_when(2, (0, 1), 1e-3) - loss_when(2, (0, 1), -1e-3)) / 2e-3
 print("slope", round(slope, 6), "   G at that place: 1 + 2 + 3 + 4 =", 10.0)
 
 # %% [markdown] tags=["slide-50"]
-# ## Your turn: the gradient of the output
+# ## Your turn: from the gradient of the output to that of fc1's output
+#
+# Your two functions stand before and after the product with $W_r^T$. They belong to the lines of part 04, and their collectives are left
+# for you to fill in. Send no more than needed. What you return may be the argument itself or a new array, but do not modify the argument.
+
+# %% Draw the lines of this part tags=["folded", "slide-50"]
+lines = [placement.LAYER_OPERATORS[name] for name in ("megatron input", "megatron output")]
+plots.operators(lines, "Part 04's lines, and what happens to the gradients", ranks=4, rows=False, ask="backward")
 
 
 # %% Exercise: megatron_collect_backward_output tags=["exercise"]
@@ -94,8 +103,8 @@ def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
     Parameters
     ----------
     output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim)``: the output's gradient, the same on every rank.
-        C-contiguous; do not modify it. You may return the array itself.
+        Shape ``(batch_size, out_dim)``: the output's gradient, replicated.
+        C-contiguous; do not modify it.
     mp_group_idx : int
         This rank's index in its model parallel group.
     mp_size : int
@@ -104,15 +113,12 @@ def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
     Returns
     -------
     collected_output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim)``, the dtype of `output_grad`, C-contiguous.
+        What this rank multiplies by the transpose of its rows, which have shape
+        ``(part_in_dim, out_dim)``. The dtype of `output_grad`, C-contiguous.
     """
     ### BEGIN SOLUTION
     return output_grad
     ### END SOLUTION
-
-
-# %% [markdown] tags=["slide-50"]
-# ## Your turn: the gradient of the input
 
 
 # %% Exercise: megatron_collect_backward_x tags=["exercise"]
@@ -124,7 +130,7 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
     ----------
     grad_x : numpy.ndarray
         Shape ``(batch_size, part_in_dim)``: the gradient times the transpose of this
-        rank's rows. C-contiguous; do not modify it. You may return the array itself.
+        rank's rows. C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -143,57 +149,14 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The check multiplies as the layer does and compares the result with the gradient of the whole layer.
-
-
-# %% A call on each rank tags=["given", "skip"]
-def collect_output(array, index, size):
-    return megatron_collect_backward_output(array, index, size), array
-
-
-def collect_x(array, index, size):
-    return megatron_collect_backward_x(array, mp_group(size), size), array
-
-
-def layer(grad, rows, size):
-    group = mp_group(size)
-    own = megatron_collect_backward_output(grad, group.Get_rank(), size)
-    return megatron_collect_backward_x(own @ rows.T, group, size)
-
-
-def compare(check, function, arrays, size, name, cause):
-    """Call the function with an array on each rank, and expect what the layer needs and no traffic."""
-    answers = ranks.call(function, [dict(array=a, index=r % size, size=size) for r, a in enumerate(arrays)], show=check.show)
-    for r, (got, given) in enumerate(answers):
-        check.array(given, arrays[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
-        check.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
-        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="a rank may already have what it needs")
-
-
-def compare_layer(check, batch, width, out, size, rtol):
-    """Compare the gradient of the layer's input with the unsharded product."""
-    grad, w = check.random.standard_normal((batch, out)), check.random.standard_normal((size * width, out))
-    rows = np.split(w, size, axis=0)
-    for r, got in enumerate(ranks.call(layer, [dict(grad=grad, rows=rows[r % size], size=size) for r in range(4)], show=check.show)):
-        want = np.split(grad @ w.T, size, axis=1)[r % size]
-        check.array(
-            got, want, name="the gradient of the hidden units", rank=r, cause="a rank needs the gradient of its own hidden units", rtol=rtol
-        )
-
-
-OUTPUT = "the gradient of the output", "the naive way takes a slice; here every partial output has the same gradient"
-INPUT = "the gradient of the input", "each rank computes the whole gradient of its own hidden units, not a partial sum"
+# The last check multiplies between your two functions, and compares with the gradient of the whole layer.
 
 # %% Check tags=["given"]
+both = ("megatron_collect_backward_output", "megatron_collect_backward_x")
 for size in (4, 2):
-    arrays = [np.arange(12, dtype=np.float32).reshape(3, 4) for r in range(4)]
-    for function, said in ((collect_output, OUTPUT), (collect_x, INPUT)):
-        check = Check(f"megatron_{function.__name__.replace('collect', 'collect_backward')}, mp_size={size}")
-        compare(check, function, arrays, size, *said)
-        check.passed()
-    check = Check(f"the whole layer, mp_size={size}")
-    compare_layer(check, 3, 2, 5, size, 1e-12)
-    check.passed()
+    BackwardCheck(f"{both[0]}, mp_size={size}", ranks).same_output(both[0], size).passed()
+    BackwardCheck(f"{both[1]}, mp_size={size}", ranks).same_input(both[1], size).passed()
+    BackwardCheck(f"the whole layer, mp_size={size}", ranks).layer("megatron", size).passed()
 
 # %% [markdown] tags=["slide"]
 # ## See it
@@ -202,37 +165,44 @@ for size in (4, 2):
 
 # %% Draw the gradient of the input tags=["folded"]
 rows = np.split(weight, 4, axis=0)
-held = ranks.call(layer, [dict(grad=grad, rows=rows[r], size=4) for r in range(4)])
+given = dict(style="megatron", grad=grad, size=4)
+held = ranks.call(on_ranks.backward, [dict(w=rows[r], **given) for r in range(4)])
 plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your functions leave it", ("samples", "hidden units"))
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Here is everything that a model parallel step exchanges in fc2, forward and backward, for a batch of 60, 256 hidden units and 12 outputs.
-# The naive way makes the exchanges of parts 03 and 05; Megatron's way makes the one of part 04, plus any that your two functions make.
+# Here is everything that a model parallel step exchanges in fc2, forward and backward. The naive way makes the exchanges of parts 03 and
+# 05; Megatron's way makes the one of part 04, plus any that your two functions make. Change the layer: with a hidden layer that is four
+# times as wide as the output, what is the ratio?
 
 
 # %% Count the bytes tags=["folded"]
-def megatron(size):
-    group = mp_group(size)
-    out = np.ones((60, 12), np.float32)
-    group.Allreduce(out, np.empty_like(out))
-    grad_x = megatron_collect_backward_output(out, group.Get_rank(), size) @ np.ones((12, 256 // size), np.float32)
-    megatron_collect_backward_x(grad_x, group, size)
+batch, hidden_units, outputs = 60, 256, 12
 
 
-def naive(size):
+def megatron(batch, hidden_units, outputs, size):
+    out = np.ones((batch, outputs), np.float32)
+    mp_group(size).Allreduce(out, np.empty_like(out))
+    rows = np.ones((hidden_units // size, outputs), np.float32)
+    on_ranks.backward("megatron", out, rows, size)
+
+
+def naive(batch, hidden_units, outputs, size):
     group = mp_group(size)
-    for columns in (256, 12):
-        group.Allgather(np.ones((60, columns // size), np.float32), np.empty((60, columns), np.float32))
-    group.Reduce_scatter(np.ones((60, 256), np.float32), np.empty((60, 256 // size), np.float32))
+    for columns in (hidden_units, outputs):
+        part = np.ones((batch, columns // size), np.float32)
+        group.Allgather(part, np.empty((size, *part.shape), np.float32))
+    grad_x, mine = np.ones((batch, hidden_units), np.float32), np.ones((batch, hidden_units // size), np.float32)
+    group.Reduce_scatter(grad_x, mine)
 
 
 moved = []
-for function in (megatron, naive):
-    ranks.call(function, dict(size=4))
+for step in (megatron, naive):
+    ranks.call(step, dict(batch=batch, hidden_units=hidden_units, outputs=outputs, size=4))
     moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends in a step through fc2, mp_size 4", ["Megatron", "naive"])
+title = f"What rank 0 sends in a step through fc2, {batch} x {hidden_units} to {outputs}, mp_size 4"
+plots.traffic(moved, title, ["Megatron", "naive"])
 
 # %% [markdown] tags=["slide-50"]
 # And memory? In both styles a rank keeps a quarter of the hidden layer's gradient, but on the way there the naive style holds all of it.
@@ -240,20 +210,32 @@ plots.traffic(moved, "What rank 0 sends in a step through fc2, mp_size 4", ["Meg
 
 # %% Draw the memory tags=["folded"]
 def naive_gradient(grad, columns):
-    return grad @ columns.T  # with this rank's columns of the weight: a partial sum for all hidden units
+    return grad @ columns.T  # with this rank's columns of the weight: a term for all hidden units
 
 
-one = np.ones((256, 12), np.float32)
-held = {"Megatron": ranks.call(layer, dict(grad=one[:60], rows=one[:64], size=4))[0]}
-held["naive"] = ranks.call(naive_gradient, dict(grad=one[:60, :3], columns=one[:, :3]))[0]
-sizes = {style: grad.nbytes for style, grad in held.items()}
-plots.bars(sizes, "Hidden layer's gradient on a rank, at its largest, batch of 60, float32", "bytes")
+w, g = np.ones((hidden_units, outputs), np.float32), np.ones((batch, outputs), np.float32)
+parts = dict(style="megatron", grad=g, w=w[: hidden_units // 4], size=4)
+held = {"Megatron": ranks.call(on_ranks.backward, parts)[0].nbytes}
+held["naive"] = ranks.call(naive_gradient, dict(grad=g[:, : outputs // 4], columns=w[:, : outputs // 4]))[0].nbytes
+plots.bars(held, f"Hidden layer's gradient on a rank, at its largest, batch of {batch}, float32", "bytes")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - **Megatron-LM**: these backwards are in `_ReduceFromModelParallelRegion` (`megatron/core/tensor_parallel/mappings.py`). The one before
+#   fc1 (question 1) is `_CopyToModelParallelRegion`. `ColumnParallelLinear` starts that all-reduce asynchronously and computes the weight's
+#   gradient meanwhile (`allreduce_dgrad` in `layers.py`). Ours waits.
+# - **DeepSpeed**: `RowParallel` and `ColumnParallel` in `deepspeed/module_inject/layers.py` are the same pair.
+# - **PyTorch**: `torch.distributed.nn.functional.all_reduce` all-reduces in backward, too. So it is *not* the operator of part 04: with a
+#   replicated gradient, it multiplies by the number of ranks.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. fc1 is the first layer. If there were a layer before it, what would fc1's backward pass have to exchange? (In Shoeybi et al., 2019,
-#    section 3, cited in part 04, this is the operator f.)
+# 1. fc1 is the first layer. If there were a layer before it, what would fc1's backward pass have to exchange? Which line of part 05's table
+#    is that? (In Shoeybi et al., 2019, section 3, it is the operator f. You build it in part 21.)
 # 2. A transformer block has two such pairs of layers. How many all-reduces does a step need per block?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
@@ -270,32 +252,19 @@ saving.save(ranks, "megatron_collect_backward_output", "megatron_collect_backwar
 
 # %% Test: the gradient of the output tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_backward_output", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
-        grads = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
-        compare(check, collect_output, [grads[r // size] for r in range(4)], size, *OUTPUT)
+function = "megatron_collect_backward_output"
+check = BackwardCheck(function, ranks, show=False).same_output(function, 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the gradient of the input tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = Check("megatron_collect_backward_x", show=False)
-for size in (1, 2, 4):
-    for dtype in (np.float32, np.float64):
-        batch, width = check.sizes(2, 2, 9)
-        check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units on each rank, {np.dtype(dtype)}"
-        compare(check, collect_x, list(check.random.standard_normal((4, batch, size * width)).astype(dtype)), size, *INPUT)
+function = "megatron_collect_backward_x"
+check = BackwardCheck(function, ranks, show=False).same_input(function, 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the whole layer tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-check = Check("the whole layer", show=False)
-for size in (1, 2, 4):
-    batch, width, out = check.sizes(3, 2, 9)
-    check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {out} outputs"
-    compare_layer(check, batch, width, out, size, 1e-12)
+check = BackwardCheck("the whole layer", ranks, show=False).layer("megatron", 1, 2, 4)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

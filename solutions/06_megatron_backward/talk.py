@@ -3,16 +3,9 @@
 # room along the way; the next key press shows the answer.
 
 # %% [markdown] after="In part 04, each rank had some *rows* of fc2's weight, and an all-reduce computed the output $Y = \sum_r X_r W_r$. Its gradient $G$ is" tags=["notes"]
-# Go back to the picture on the first slide: each rank has 8 by 3 numbers, they are complete, and they belong to exactly the hidden units
-# that fc1 left on this rank. What students get wrong is the factor: they divide *G* by the number of ranks, as if it had to be shared out.
-
-# %% [markdown] after="Draw what a rank computes" tags=["slide"]
-# ## A question for the room
-#
-# The forward pass ended with an all-reduce. Which exchange does its backward pass need?
-
-# %% [markdown] tags=["fragment"]
-# None. Each term enters the output with a factor of one, so its gradient is the gradient of the output.
+# Go back to the picture on the first slide: each rank has 8 by 3 numbers, and they belong to exactly the hidden units that fc1 left on this
+# rank. Leave open what $G_r$ is. What students get wrong is the factor: they divide *G* by the number of ranks, as if it had to be shared
+# out.
 
 # %% [markdown] after="## A worked example" tags=["notes"]
 # Take bets before you go on, because the next slide shows the answer. The partial outputs are 1, 2, 3 and 4 in every place, and *G* is the
@@ -30,13 +23,21 @@
 # %% [markdown] tags=["fragment"]
 # By 0.1. That is the whole proof.
 
+# %% [markdown] after="Draw the lines of this part" tags=["slide"]
+# ## A question for the room
+#
+# The forward pass ended with an all-reduce. Which exchange does its backward pass need?
+
+# %% [markdown] tags=["fragment"]
+# None. Each term enters the output with a factor of one, so its gradient is the gradient of the output.
+
 # %% [markdown] after="Exercise: megatron_collect_backward_output" tags=["notes"]
 # Three habits to mention: the slice from part 05, a division by mp_size, and an all-reduce of what all ranks already have, which makes it
 # mp_size times too large. A rank's rows of *W* cover all outputs, so it needs all columns of *G*.
 
 # %% [markdown] after="Exercise: megatron_collect_backward_x" tags=["notes"]
-# Compare the shapes: in part 05, a rank's product covered all hidden units and was a partial sum; here it covers only the rank's own and is
-# complete. A reduce-scatter would add up gradients of different hidden units.
+# Compare the shapes: in part 05, a rank's product covered all hidden units and was partial; here it covers only the rank's own and is
+# complete: sharded. A reduce-scatter would add up gradients of different hidden units.
 
 # %% [markdown] after="Check" tags=["notes"]
 # The first two checks only want the argument back and no traffic, so you could pass them without understanding why. The third shows why

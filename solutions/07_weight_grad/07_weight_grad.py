@@ -14,10 +14,10 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
-from course_lib.check import Check
+from course_lib import cluster, placement, plots
+from course_lib.check.model_parallel import on_ranks
+from course_lib.check.model_parallel.weight_grad import WeightGradCheck
 from course_lib.mesh import Mesh, grids
-from course_lib.traffic import wire_bytes
 
 ranks = cluster.start(4)
 mesh = Mesh(dp=2, mp=2)
@@ -45,6 +45,13 @@ def dp_group(mp_size):
 # *all* samples. Because each rank has the same number of samples, that is the mean of the ranks' gradients:
 #
 # $$ \nabla L = \frac{1}{n} \sum_{r=0}^{n-1} \nabla L_r $$
+#
+# In the words of part 03: on the axis dp, the weights are **replicated** and the samples **sharded**. Each rank has used the weights for
+# work of its own, so their gradient is **partial**. This is one more line of part 05's table, with one addition: a mean instead of a sum.
+
+# %% Draw the line of this part tags=["folded", "slide"]
+line = placement.LAYER_OPERATORS["weights"]
+plots.operators([line], "What data parallel training does to the weights", ranks=4)
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
@@ -101,41 +108,10 @@ def collect_weight_grad(grad_w, grad_b, dp_comm):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
-
-# %% A call on each rank tags=["given", "skip"]
-def collect(grad_w, grad_b, mp_size):
-    answer = collect_weight_grad(grad_w, grad_b, dp_group(mp_size))
-    return answer, grad_w, grad_b
-
-
-def compare(check, grads, mesh):
-    """Call the function with each rank's (grad_w, grad_b), and expect the means over the columns of the grid."""
-    answers = ranks.call(collect, [dict(grad_w=w, grad_b=b, mp_size=mesh.mp) for w, b in grads], show=check.show)
-    for r, (answer, *given) in enumerate(answers):
-        means = check.tuple(answer, 2, name="collect_weight_grad", rank=r)
-        column = mesh.groups("dp")[mesh.coordinates(r)[1]]
-        needed = 0.0
-        for i, name in enumerate(("grad_w", "grad_b")):
-            want = np.mean([grads[member][i] for member in column], axis=0, dtype=np.float64).astype(given[i].dtype)
-            rtol = 1e-5 if want.dtype == np.float32 else 1e-12
-            cause = "a divisor other than the size of the group, the wrong group, or a division that rounds down"
-            known = {"the sum, not the mean": want * len(column), "this rank's own gradient": grads[r][i]}
-            known["the mean over all ranks, not over the group"] = np.mean([each[i] for each in grads], axis=0)
-            scale = max(np.abs(grads[member][i]).max() for member in column)
-            changed = "an in-place operation, or swapped buffers"
-            check.array(given[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause=changed)
-            check.array(
-                means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known
-            )
-            needed += wire_bytes("Allreduce", mesh.dp, want.nbytes + 2 * mesh.dp * want.itemsize)  # some answers pad the array
-        check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="one all-reduce of each gradient is enough")
-
-
 # %% Check tags=["given"]
 for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
-    check = Check(f"collect_weight_grad, mp_size={mesh.mp}, dp_size={mesh.dp}")
-    compare(check, [(np.full((3, 2), r, np.float32), np.arange(2, dtype=np.float32) * r) for r in range(1, 5)], mesh)
-    check.passed()
+    check = WeightGradCheck(f"collect_weight_grad, mp_size={mesh.mp}, dp_size={mesh.dp}", ranks)
+    check.small(mesh).passed()
 
 # %% [markdown] tags=["slide"]
 # ## See it
@@ -144,25 +120,32 @@ for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
 
 # %% Draw the mean tags=["folded"]
 before = ranks.pull("own")
-answers = ranks.call(collect, [dict(grad_w=np.zeros(1), grad_b=b, mp_size=1) for b in before])
+answers = ranks.call(on_ranks.average, [dict(grad_w=np.zeros(1), grad_b=b, mp_size=1) for b in before])
 plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weight_grad over four ranks")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # On Fashion-MNIST, the perceptron of part 10 has 784 inputs, 256 hidden units and 10 classes. Here is what a rank sends per step to average
-# its part of the gradients. Unlike the traffic in parts 03 to 06, it does not depend on the batch.
+# its part of the gradients. Unlike the traffic in parts 03 to 06, it does not depend on the batch. Change the layers: which of the two
+# grids gains more from a wider hidden layer?
 
 
 # %% Count the bytes tags=["folded"]
-def step(mp_size):
-    for inputs, outputs in ((784, 256 // mp_size), (256 // mp_size, 10)):
-        collect_weight_grad(np.ones((inputs, outputs), np.float32), np.ones(outputs, np.float32), dp_group(mp_size))
+inputs, hidden_units, classes = 784, 256, 10
+
+
+def step(widths, mp_size):
+    inputs, hidden_units, classes = widths
+    part = hidden_units // mp_size
+    for rows, columns in ((inputs, part), (part, classes)):
+        grad_w, grad_b = np.ones((rows, columns), np.float32), np.ones(columns, np.float32)
+        collect_weight_grad(grad_w, grad_b, dp_group(mp_size))
 
 
 moved = []
 for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
-    ranks.call(step, dict(mp_size=mesh.mp))
+    ranks.call(step, dict(widths=(inputs, hidden_units, classes), mp_size=mesh.mp))
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends per step to average gradients", ["mp 1, dp 4", "mp 2, dp 2"])
 
@@ -170,8 +153,21 @@ plots.traffic(moved, "What rank 0 sends per step to average gradients", ["mp 1, 
 # And memory? The averaged gradients come on top of the rank's own.
 
 # %% Draw the memory tags=["folded"]
-(mean_w, _), own_w, _ = ranks.call(collect, dict(grad_w=np.ones((784, 256), np.float32), grad_b=np.ones(256, np.float32), mp_size=1))[0]
-plots.bars({"own gradient": own_w.nbytes, "own and mean": own_w.nbytes + mean_w.nbytes}, "Gradient of fc1's weight on each rank", "bytes")
+grads = dict(grad_w=np.ones((inputs, hidden_units), np.float32), grad_b=np.ones(hidden_units, np.float32))
+(mean_w, _), own_w, _ = ranks.call(on_ranks.average, dict(mp_size=1, **grads))[0]
+held = {"own gradient": own_w.nbytes, "own and mean": own_w.nbytes + mean_w.nbytes}
+plots.bars(held, "Gradient of fc1's weight on each rank", "bytes")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - **PyTorch**: `DistributedDataParallel` averages in buckets. Its `allreduce_hook` divides by the group's size *before* it adds up
+#   (`torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`), so that 16 bit numbers do not overflow.
+# - **Megatron-LM**: `DistributedDataParallel` (`megatron/core/distributed/distributed_data_parallel.py`) also scales by 1/dp before the
+#   sum, or lets the collective take the mean (`average_in_collective`). With `calculate_per_token_loss` it only adds up: see question 1.
+# - **JAX**: `jax.lax.pmean(grads, "dp")`, which is `psum` divided by the size of the axis.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
@@ -193,25 +189,12 @@ saving.save(ranks, "collect_weight_grad")
 
 # %% Test: the mean in every grid tags=["test"] points=7
 ### BEGIN HIDDEN TESTS
-check = Check("collect_weight_grad", show=False)
-for mesh in grids(4):
-    for dtype in (np.float32, np.float64):
-        rows, columns = check.sizes(2, 5, 12)
-        check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
-        normal = check.random.standard_normal
-        compare(check, [(normal((rows, columns)).astype(dtype), normal(columns).astype(dtype)) for _ in range(4)], mesh)
+check = WeightGradCheck("collect_weight_grad", ranks, show=False).layers(grids(4))
 ### END HIDDEN TESTS
 
 # %% Test: any shape tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = Check("collect_weight_grad", show=False)
-for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3))):
-    both = check.random.permutation([np.float32, np.float64])
-    for mesh, dtypes in ((Mesh(dp=4, mp=1), both), (Mesh(dp=2, mp=2), both[::-1])):
-        check.case = f"dp_size {mesh.dp}, grad_w of shape {shape_w}, grad_b of shape {shape_b}, {[np.dtype(d).name for d in dtypes]}"
-        normal = check.random.standard_normal
-        pairs = list(zip((shape_w, shape_b), dtypes, strict=True))
-        compare(check, [[normal(shape).astype(dtype) for shape, dtype in pairs] for _ in range(4)], mesh)
+check = WeightGradCheck("collect_weight_grad", ranks, show=False).shapes()
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -6,6 +6,10 @@
 # Name the groups in the picture on the first slide: 0 with 2, and 1 with 3. Averaging over all four would mix the gradients of different
 # weights, and where the shapes happen to be equal, no error would tell you.
 
+# %% [markdown] after="Draw the line of this part" tags=["notes"]
+# Forward does nothing: each rank already has the weights. Ask where this line stands in part 05's table: replicated to replicated, for
+# different work. Tensor parallelism uses the same line for the input of a block (part 21), there with a sum and not a mean.
+
 # %% [markdown] after="One sample on each rank" tags=["notes"]
 # Have the room work out the mean before you draw it: the gradients add up to (-4, -8), so the mean is (-1, -2). `of_all` is only there for
 # comparison; in real training no rank has all samples.

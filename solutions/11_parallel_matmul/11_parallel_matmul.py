@@ -7,15 +7,17 @@
 # %% [markdown] tags=["slide"]
 # # 11 A matrix product on four ranks
 #
-# **You will build** `par_matmul_by_row` and `par_matmul_by_reduction`: two ways to split the work of a single product $C = A B$.
+# **You will build** `par_matmul_by_row` and `par_matmul_by_reduction`: two ways to split the work of a single product $C = A B$. They are
+# two of only four cases, which cover all products of sharded matrices in this course.
 #
-# *{points} points. About 35 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
-from course_lib.check import Check
+from course_lib import cluster, placement, plots
+from course_lib.check.matmul.check import MatmulCheck
+from course_lib.check.matmul.questions import own_products
 
 ranks = cluster.start(4)
 
@@ -64,11 +66,46 @@ plots.holdings(
 )
 
 # %% [markdown] tags=["slide"]
+# ## Four cases
+#
+# Each matrix is **replicated** on the ranks or **sharded** by rows or columns (part 03). What can the ranks do without sending anything?
+# Look at the *contracted* dimension, the one that the product sums over: the columns of A and the rows of B.
+#
+# 1. It is sharded in neither, and at most one of the two is sharded. The ranks' own products are rows or columns of C, and complete.
+# 2. It is sharded in one of them only. The shapes do not match, so that matrix is gathered first. (Or, if the other one is replicated, each
+#    rank takes its slice of that, and it is case 3.)
+# 3. It is sharded in both. Each rank has one term of the sum: C is **partial**. An all-reduce makes it replicated, a reduce-scatter
+#    sharded.
+# 4. A is sharded by rows and B by columns, on the same ranks. Each rank gets one block of C on the diagonal, and nobody computes the
+#    others. One of the two must be gathered.
+
+# %% Draw the four cases tags=["folded", "slide"]
+rows, columns, whole = placement.sharded(0), placement.sharded(1), placement.replicated
+cases = {"case 1": (rows, whole), "case 2": (columns, whole), "case 3": (columns, rows), "case 4": (rows, columns)}
+plots.products(cases, "C = A B on four ranks")
+
+# %% [markdown] tags=["slide"]
+# ## Three quick questions
+#
+# Each is a product from training. Are the ranks' own products *replicated*, *sharded by rows*, *sharded by columns* or *partial*? Or must
+# they *gather first*? Put your answers in place of the question marks, and run the cell. (No points; if you are wrong, try again.)
+
+# %% Three quick questions tags=["slide"]
+print("1. fc1: all ranks have the samples X, each has columns of the weight W. Y = X W")
+own_products("replicated", "sharded by columns", answer="?")
+
+print("2. naive fc2: X is sharded by columns, and so is W. Y = X W")
+own_products("sharded by columns", "sharded by columns", answer="?")
+
+print("3. data parallel: X and G are sharded by samples, their rows. The gradient is X.T G")
+own_products("sharded by columns", "sharded by rows", answer="?")
+
+# %% [markdown] tags=["slide"]
 # ## A worked example: collectives with a root
 #
-# `Bcast(buf, root)` gives every rank what the root has. `Scatter(sendbuf, recvbuf, root)` deals out equal parts, and
-# `Gather(sendbuf, recvbuf, root)` collects them again. Only the root needs the full array; on the other ranks it can be None. Predict what
-# each rank has at the end.
+# `Scatter(sendbuf, recvbuf, root)` deals out equal parts, and `Gather(sendbuf, recvbuf, root)` collects them again. Only the root needs the
+# full array; on the other ranks it can be None. `Bcast(buf, root)` gives every rank what the root has: here all ranks need an array of the
+# full size, the others to receive it. Predict what each rank has at the end.
 
 # %% Deal out and collect
 # %%px
@@ -87,7 +124,8 @@ plots.exchange(start, ranks.pull("in_the_end"), "Scattered, multiplied by rank +
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: by row
 #
-# An array must be contiguous in memory to be sent. A block of rows of a matrix already is.
+# This is case 1: A is sharded by rows, and B is replicated. An array must be contiguous in memory to be sent. A block of rows of a matrix
+# already is.
 
 
 # %% Exercise: par_matmul_by_row tags=["exercise", "slide-50"]
@@ -121,7 +159,7 @@ def par_matmul_by_row(A, B):
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: by reduction
 #
-# Columns are not contiguous. How can you make them so?
+# This is case 3. Columns are not contiguous. How can you make them so?
 
 
 # %% Exercise: par_matmul_by_reduction tags=["exercise", "slide-50"]
@@ -155,81 +193,36 @@ def par_matmul_by_reduction(A, B):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
-
-# %% A comparison with one process tags=["given"]
-def numbers(check, m, k, n):
-    check.case = f"A {m} x {k}, B {k} x {n}"
-    return check.random.standard_normal((m, k)), check.random.standard_normal((k, n))
-
-
-def examine(check, function, A, B, keep=False):
-    """Call the function with A and B on rank 0; check the product and what each rank sent."""
-    (m, k), n = A.shape, B.shape[1]
-    answers = ranks.call(function, [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, show=check.show, keep=keep)
-    by_row, want, scale = function == "par_matmul_by_row", A @ B, float(np.abs(A).max() * np.abs(B).max() * k)
-    cut = "a piece of the transposed A that was not transposed back before the product"
-    cause = "parts in the wrong order" if by_row else f"columns of A that were not made contiguous before they were sent, or {cut}"
-    for r, (answer, moved) in enumerate(zip(answers, ranks.traffic, strict=True)):
-        if by_row and r:
-            if answer is not None:
-                check.fail(f"the result on rank {r} must be None", "a Gather with another rank as root, or an Allgather")
-        else:
-            own = slice(r * k // 4, (r + 1) * k // 4)
-            known = None if by_row or k % 4 else {"this rank's own summand": A[:, own] @ B[own]}
-            check.array(answer, want, name="the product", rank=r, rtol=1e-13, scale=scale, cause=cause, instead=known)
-        if by_row:
-            least = 0 if r == 0 else 8 * m * n / 4
-            most = 8 * (k * n + m * k * 3 / 4) if r == 0 else 8 * (k * n * (r < 3) + m * n / 4)
-        else:
-            least = 8 * m * n
-            most = 8 * (1.5 * m * n + (m * k + k * n) * 3 / 4 * (r == 0))
-        check.sent(moved, most + 1000, name=function, rank=r, cause="whole matrices are sent where parts would do")
-        if sum(payload for *_, payload in moved) < least:
-            check.fail(f"rank {r} sent less than its part of the product", "rank 0 does all the work")
-        if keep and r == 0:
-            check.among(ranks.arrays[0], A, 3 / 4, name="A", rank=0, cause="rank 0 does all the work")
-            check.among(ranks.arrays[0], B, 1 if by_row else 3 / 4, name="B", rank=0, cause="rank 0 does all the work")
-        if keep and by_row and r:
-            check.among(ranks.arrays[r], want[m * r // 4 : m * (r + 1) // 4], name="its part", rank=r, cause="rank 0 does all the work")
-        if keep and not by_row and ranks.arrays[r] is not None and k // 4 < min(m, n):
-            sent = np.concatenate([a.ravel() for a in ranks.arrays[r]])
-            summed = [a for a in ranks.arrays[r] if a.size == m * n] or [sent[-m * n :]]  # it may be sent in pieces
-            if not any(np.linalg.matrix_rank(a.reshape(-1, n)) == k // 4 for a in summed if a.size == m * n):
-                check.fail(f"rank {r} did not contribute the product of its columns and rows", "rank 0 does all the work")
-
-
 # %% Check: by row tags=["given"]
-check = Check("par_matmul_by_row")
-examine(check, "par_matmul_by_row", *numbers(check, 8, 8, 8))
-examine(check, "par_matmul_by_row", *numbers(check, 40, 30, 50))
-check.passed()
+check = MatmulCheck("par_matmul_by_row", ranks)
+check.product(8, 8, 8).product(40, 30, 50).passed()
 
 # %% Check: by reduction tags=["given"]
-check = Check("par_matmul_by_reduction")
-examine(check, "par_matmul_by_reduction", *numbers(check, 8, 8, 8))
-examine(check, "par_matmul_by_reduction", *numbers(check, 30, 40, 50))
-check.passed()
+check = MatmulCheck("par_matmul_by_reduction", ranks)
+check.product(8, 8, 8).product(30, 40, 50).passed()
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# A product of two 1024 x 1024 matrices: what does each rank send with either method? Which method would you choose for a tall A and a small
-# B, and which for a short, wide A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter is counted as
-# sent by the root, a gather as sent by all the other ranks.)
+# What does each rank send with either method? Change the sizes: which method would you choose for a tall A and a small B, and which for a
+# short, wide A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter is counted as sent by the root, a
+# gather as sent by all the other ranks.)
 
 # %% Count the bytes tags=["folded"]
-A, B = np.random.default_rng(0).standard_normal((2, 1024, 1024))
+m, k, n = 1024, 1024, 1024  # A is m x k, B is k x n; 4 must divide m and k
+random = np.random.default_rng(0)
+A, B = random.standard_normal((m, k)), random.standard_normal((k, n))
 inputs, moved = [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, {}
 for function in ("par_matmul_by_row", "par_matmul_by_reduction"):
     ranks.call(function, inputs)
     moved[function] = ranks.traffic
 labels = [f"{name[11:].replace('_', ' ')}, rank {r}" for name in moved for r in range(4)]
-plots.traffic([entries for each in moved.values() for entries in each], "Bytes each rank sends, 1024 x 1024 x 1024", labels)
+plots.traffic([entries for each in moved.values() for entries in each], f"Bytes each rank sends, {m} x {k} x {n}", labels)
 
 
 # %% Time both tags=["folded", "slide-50"]
 def seconds(function, A, B):
-    """Return how long the call takes on this rank, as the best of three runs."""
+    """Return how long the call takes on this rank: the best of three runs."""
     import time
 
     taken = []
@@ -243,16 +236,30 @@ def seconds(function, A, B):
 
 timed = {name: max(ranks.call(seconds, [i | dict(function=name) for i in inputs])) for name in (*moved, "")}
 labels = {"par_matmul_by_row": "by row, 4 ranks", "par_matmul_by_reduction": "by reduction, 4 ranks", "": "rank 0 alone"}
-plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1024 x 1024 matrices on this machine", "ms")
+plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, f"A product of {m} x {k} and {k} x {n} on this machine", "ms")
+
+# %% [markdown] tags=["slide-50"]
+# Four ranks help only if there are cores for them, and the messages cost time in any case.
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - **PyTorch**: `torch/distributed/tensor/_ops/_einsum_strategy.py` has these rules for `DTensor`s: both sharded along the contracted
+#   dimension give `Partial()`. In cases 2 and 4 it redistributes an argument, in the way that its estimate says is cheapest.
+# - **JAX**: arrays carry a `NamedSharding`, and under `jax.jit` the compiler adds the collectives. The four cases and their costs are in
+#   "How to Scale Your Model", part 3 (Austin et al., 2025), where each mesh axis has a name and $A[I_X, J]$ says that dimension I is
+#   sharded on X.
+# - **Megatron-LM**: `ColumnParallelLinear` is case 1, `RowParallelLinear` case 3 (`megatron/core/tensor_parallel/layers.py`).
+# - Our two functions begin with whole matrices on rank 0, as PyTorch's `distribute_tensor` does. A model is usually sharded from the start.
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
-# Four ranks help only if there are cores for them, and the messages cost time in any case.
-#
 # ## Questions worth arguing about
 #
 # 1. On a machine with four cores, how large must the matrices be for the four ranks to win? Which grows faster, the work or the traffic?
-# 2. If you did parts 03 to 06, you saw a layer split by the columns or by the rows of its weight. Which of these splits does each of the
-#    two products here correspond to?
+# 2. Parts 03 to 06 split a layer by the columns or by the rows of its weight. Which of the four cases is each of their products, forward
+#    and backward? In case 2, when is it cheaper to slice the replicated matrix and sum than to gather the sharded one?
 #
 # The last cell stops the ranks.
 
@@ -263,22 +270,14 @@ plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1
 
 # %% Test: par_matmul_by_row tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = Check("par_matmul_by_row", show=False)
-for _ in range(4):
-    m, k, n = check.sizes(3, 20, 90)
-    examine(check, "par_matmul_by_row", *numbers(check, 4 * m, k, n), keep=True)
-examine(check, "par_matmul_by_row", *numbers(check, 4, 61, 63), keep=True)
-examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
+check = MatmulCheck("par_matmul_by_row", ranks, show=False)
+check = check.drawn().product(4, 61, 63, look=True).product(1024, 1024, 1024)
 ### END HIDDEN TESTS
 
 # %% Test: par_matmul_by_reduction tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = Check("par_matmul_by_reduction", show=False)
-for _ in range(4):
-    m, k, n = check.sizes(3, 20, 90)
-    examine(check, "par_matmul_by_reduction", *numbers(check, m, 4 * k, n), keep=True)
-examine(check, "par_matmul_by_reduction", *numbers(check, 61, 4, 63), keep=True)
-examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
+check = MatmulCheck("par_matmul_by_reduction", ranks, show=False)
+check = check.drawn().product(61, 4, 63, look=True).product(1024, 1024, 1024)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -30,6 +30,14 @@
 # %% [markdown] tags=["fragment"]
 # A summand that is as large as the whole product. So the summands have to be added up, and that is a reduce.
 
+# %% [markdown] after="Draw the four cases" tags=["notes"]
+# The cases of the previous two pictures are 1 and 3. Ask what a rank could multiply in case 4: two rows of A by two columns of B, which is
+# a 2 x 2 block of C. Four of sixteen blocks are computed, and the other twelve by nobody.
+
+# %% [markdown] after="Three quick questions" tags=["notes"]
+# Sharded by columns; gather first; partial. The third one is why part 07 all-reduces the weights' gradients: data parallelism is case 3,
+# too.
+
 # %% [markdown] after="Deal out and collect" tags=["notes"]
 # Have someone write down rank 2's hand before you run it: 4 and 5, times 3, so 12 and 15. Point out that every rank makes each call,
 # including the ranks that pass None; if one rank skips the call, the others wait.
@@ -59,8 +67,8 @@
 # everything alone, the product is right and the check still fails.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# A matrix is 8 MiB. By row, rank 0 sends B and three quarters of A, 14 MiB; by reduction, three quarters of both and its share of the
-# all-reduce, 24 MiB. A tall A and a small B favour the split by row; with a short, wide A the product is small, and reduction wins.
+# A matrix is 8.4 MB. By row, rank 0 sends B and three quarters of A, 14.7 MB; by reduction, three quarters of both and its share of the
+# all-reduce, 25.2 MB. A tall A and a small B favor the split by row; with a short, wide A the product is small, and reduction wins.
 
 # %% [markdown] after="Count the bytes" tags=["slide-50"]
 # ## A question for the room
@@ -76,5 +84,6 @@
 # cores, rank 0 alone may well win, and that is not a bug in the code.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
-# Question 1: work grows with $n^3$ and traffic with $n^2$, so there is always a size beyond which four ranks win. Question 2: the split by
-# reduction corresponds to the row-parallel layer, with its all-reduce; the split by row, transposed, to the column-parallel one.
+# Question 1: work grows with $n^3$ and traffic with $n^2$, so there is always a size beyond which four ranks win. Question 2: fc1 is case
+# 1, naive fc2 case 2 (its gradient of X is case 3), Megatron's fc2 case 3 (its gradient of X is case 1). Slice and sum sends twice the
+# product, gathering once the matrix: so it is cheaper if C is smaller than half of what would be gathered. Compare parts 03 and 04.
