@@ -74,11 +74,11 @@ plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidde
 kinds = placement.replicated, placement.sharded(1), placement.partial
 plots.kinds({kind.name: {"mp": kind} for kind in kinds}, {"mp": 4}, "One matrix on four ranks, placed in three ways")
 
-# %% [markdown] tags=["slide"]
+# %% [markdown] tags=["slide-50"]
 # The placement can be found from what the ranks hold. What does the next cell print for the hidden layer in the first picture? And for
 # `[whole] * 4`, or `[whole / 4] * 4`?
 
-# %% Which placement is it? tags=["slide"]
+# %% Which placement is it?
 print(*placement.kinds_of(held, whole))
 
 # %% [markdown] tags=["slide"]
@@ -94,7 +94,7 @@ print(*placement.kinds_of(held, whole))
 # Each function of parts 03 to 07 does one line of this table. Find out what the ranks have and what they need, and you know what to call.
 # Part 05 adds the other half of each line: what happens to the gradient. Here are the two lines of this part.
 
-# %% Draw the lines of this part tags=["folded", "slide"]
+# %% Draw the lines of this part tags=["folded", "slide-50"]
 lines = [placement.LAYER_OPERATORS[name] for name in ("naive input", "naive output")]
 plots.operators(lines, "What your two functions do to an array", ranks=4, rows=False, passes=["forward"])
 

@@ -14,6 +14,10 @@
 # %% [markdown] tags=["fragment"]
 # Rank by rank: the whole block of the first rank, then that of the second, and so on. Not row by row.
 
+# %% [markdown] after="## Three words" tags=["notes"]
+# These three words stay with us until the last part. Ask for each of them: how much memory does a rank need, and can it compute the sum of
+# all numbers alone?
+
 # %% [markdown] after="Draw the three placements" tags=["notes"]
 # Have the room name everyday examples: in data parallel training, the weights are replicated, the batch is sharded, and each rank's
 # gradient is partial. Stress that partial arrays look like replicated ones: same shape on all ranks, no error.
@@ -21,6 +25,9 @@
 # %% [markdown] after="Which placement is it?" tags=["notes"]
 # It prints "sharded along dimension 1". The function compares values, so it could also print several placements: an array of zeros is
 # replicated and partial at the same time.
+
+# %% [markdown] after="A collective takes an array from one placement to another:" tags=["notes"]
+# Four lines are enough for the whole of tensor and data parallelism. Cover the right column, and let the room say the collectives.
 
 # %% [markdown] after="Draw the lines of this part" tags=["notes"]
 # Both lines look the same, and in forward they are. In backward they differ: part 05. Ask which collective would take a partial array to

@@ -83,7 +83,7 @@ plots.exchange(ranks.pull("summand"), ranks.pull("product"), "Before: each rank'
 # Your two functions stand before and after the product. These are their lines of part 03's table, without the collectives: fill in the
 # question marks. Send no more than needed. What you return may be the argument itself or a new array, but do not modify the argument.
 
-# %% Draw the lines of this part tags=["folded", "slide-50"]
+# %% Draw the lines of this part tags=["folded"]
 lines = [placement.LAYER_OPERATORS[name] for name in ("megatron input", "megatron output")]
 plots.operators(lines, "What your two functions do to an array", ranks=4, rows=False, passes=["forward"], ask="forward")
 

@@ -70,8 +70,8 @@ plots.holdings(whole, held, "Each rank needs its own columns of the gradient of 
 lines = [placement.LAYER_OPERATORS[name] for name in ("naive input", "naive output")]
 plots.operators(lines, "Part 03's lines, and what happens to the gradients", ranks=4, rows=False)
 
-# %% [markdown]
-# This is the whole table. Each line has a mirror: what is forward in one is backward in the other.
+# %% [markdown] tags=["slide-50"]
+# Here are the lines that this course needs. Each has a mirror: what is forward in one is backward in the other.
 #
 # | forward | | backward | |
 # |---|---|---|---|

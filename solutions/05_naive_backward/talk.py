@@ -15,6 +15,13 @@
 # Go through the three formulas. For each one, ask which columns of *G* a rank needs and whether its result is complete. The first two are.
 # The third is a sum over the ranks, because in the forward pass every rank multiplied all of *X*.
 
+# %% [markdown] after="## Each operator has a conjugate" tags=["notes"]
+# Ask first: X and Y went through the same all-gather, so do their gradients go through the same exchange? Most people say yes.
+
+# %% [markdown] after="Here are the lines that this course needs. Each has a mirror: what is forward in one is backward in the other." tags=["notes"]
+# Find the lines of this part: the first two. Then ask for the conjugate of an all-reduce. If all ranks go on with the same work, it is
+# nothing; if each goes on with its own, their gradients are partial, and it is an all-reduce again.
+
 # %% [markdown] after="Draw the lines of this part" tags=["notes"]
 # The forward lines are equal, the backward lines are not. Ask what a rank did with what it had collected: with *X* its own columns of the
 # product, with *Y* the same loss as everybody else. Part 21 meets the same question in autograd, where no loss shows the mistake.

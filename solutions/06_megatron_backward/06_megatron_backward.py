@@ -90,7 +90,7 @@ print("slope", round(slope, 6), "   G at that place: 1 + 2 + 3 + 4 =", 10.0)
 # Your two functions stand before and after the product with $W_r^T$. They belong to the lines of part 04, and their collectives are left
 # for you to fill in. Send no more than needed. What you return may be the argument itself or a new array, but do not modify the argument.
 
-# %% Draw the lines of this part tags=["folded", "slide-50"]
+# %% Draw the lines of this part tags=["folded"]
 lines = [placement.LAYER_OPERATORS[name] for name in ("megatron input", "megatron output")]
 plots.operators(lines, "Part 04's lines, and what happens to the gradients", ranks=4, rows=False, ask="backward")
 

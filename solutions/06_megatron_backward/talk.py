@@ -23,6 +23,10 @@
 # %% [markdown] tags=["fragment"]
 # By 0.1. That is the whole proof.
 
+# %% [markdown] after="## Your turn: from the gradient of the output to that of fc1's output" tags=["notes"]
+# Let the room name the placement of each gradient before you point at the picture. Then the question marks answer themselves: nothing
+# changes from right to left.
+
 # %% [markdown] after="Draw the lines of this part" tags=["slide"]
 # ## A question for the room
 #

@@ -90,14 +90,14 @@ plots.products(cases, "C = A B on four ranks")
 # Each is a product from training. Are the ranks' own products *replicated*, *sharded by rows*, *sharded by columns* or *partial*? Or must
 # they *gather first*? Put your answers in place of the question marks, and run the cell. (No points; if you are wrong, try again.)
 
-# %% Three quick questions tags=["slide"]
+# %% Your three answers
 print("1. fc1: all ranks have the samples X, each has columns of the weight W. Y = X W")
 own_products("replicated", "sharded by columns", answer="?")
 
 print("2. naive fc2: X is sharded by columns, and so is W. Y = X W")
 own_products("sharded by columns", "sharded by columns", answer="?")
 
-print("3. data parallel: X and G are sharded by samples, their rows. The gradient is X.T G")
+print("3. data parallel: X and G are sharded by rows, the samples. grad W = X.T G")
 own_products("sharded by columns", "sharded by rows", answer="?")
 
 # %% [markdown] tags=["slide"]
@@ -238,7 +238,7 @@ timed = {name: max(ranks.call(seconds, [i | dict(function=name) for i in inputs]
 labels = {"par_matmul_by_row": "by row, 4 ranks", "par_matmul_by_reduction": "by reduction, 4 ranks", "": "rank 0 alone"}
 plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, f"A product of {m} x {k} and {k} x {n} on this machine", "ms")
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown]
 # Four ranks help only if there are cores for them, and the messages cost time in any case.
 
 # %% [markdown] tags=["skip"]

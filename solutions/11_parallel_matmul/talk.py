@@ -30,11 +30,14 @@
 # %% [markdown] tags=["fragment"]
 # A summand that is as large as the whole product. So the summands have to be added up, and that is a reduce.
 
+# %% [markdown] after="## Four cases" tags=["notes"]
+# Everything follows from the shapes of the pieces. Have the room write the shape of a rank's piece next to each matrix, for 8 x 8 matrices.
+
 # %% [markdown] after="Draw the four cases" tags=["notes"]
 # The cases of the previous two pictures are 1 and 3. Ask what a rank could multiply in case 4: two rows of A by two columns of B, which is
 # a 2 x 2 block of C. Four of sixteen blocks are computed, and the other twelve by nobody.
 
-# %% [markdown] after="Three quick questions" tags=["notes"]
+# %% [markdown] after="Your three answers" tags=["notes"]
 # Sharded by columns; gather first; partial. The third one is why part 07 all-reduces the weights' gradients: data parallelism is case 3,
 # too.
 
