@@ -146,6 +146,30 @@ def naive_collect_forward_output__float32(out, mp_comm, mp_size):
     return np.concatenate(list(parts), axis=1).astype(out.dtype)
 
 
+@loses(6)
+def naive_collect_forward_output__copy_keeps_the_order(out, mp_comm, mp_size):
+    """np.copy of a transpose, which stays in Fortran order."""
+    parts = np.empty((mp_size * out.shape[1], len(out)), out.dtype)
+    mp_comm.Allgather(np.ascontiguousarray(out.T), parts)
+    return np.copy(parts.T)
+
+
+@right
+def naive_collect_forward_output__the_sender_rearranges(out, mp_comm, mp_size):
+    """Sends the transpose, so that MPI's order is the right one; one copy at the end."""
+    parts = np.empty((mp_size * out.shape[1], len(out)), out.dtype)
+    mp_comm.Allgather(np.ascontiguousarray(out.T), parts)
+    return parts.T.copy()
+
+
+@right
+def naive_collect_forward_output__as_in_the_first_function(out, mp_comm, mp_size):
+    """The first exercise's answer."""
+    parts = np.empty((mp_size, *out.shape), out.dtype)
+    mp_comm.Allgather(out, parts)
+    return np.concatenate(list(parts), axis=1)
+
+
 @right
 def naive_collect_forward_output__row_by_row(out, mp_comm, mp_size):
     """One all-gather for each sample: many calls, the same bytes."""
