@@ -15,8 +15,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.autograd import ArrayDataset, DataLoader
-from course_lib.check import Check
+from course_lib.check.data.replicas.check import ReplicasCheck
 
 ranks = cluster.start(4)
 
@@ -34,7 +33,7 @@ rank, size, data = comm.Get_rank(), comm.Get_size(), datasets.load("digits")
 
 
 def network(seed):
-    """64 pixels, two hidden layers of 32, 10 classes."""
+    """64 inputs, two hidden layers of 32, 10 classes."""
     random = np.random.default_rng(seed)
     first, second, third = (Linear(a, b, bias=False, random=random) for a, b in ((64, 32), (32, 32), (32, 10)))
     return Sequential(first, Tanh(), second, Tanh(), third)
@@ -68,7 +67,12 @@ plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradients of the 
 # ## Your turn: whose batch is it?
 #
 # All ranks have the same data set, and go through it in the same order. So they can divide the batches without communicating: each of n
-# ranks takes every n-th batch. But all must take the same number; a rank with one more would wait for gradients that never come.
+# ranks takes every n-th batch. Two things need care:
+#
+# - *The last batches.* All ranks must take the same number; a rank with one more would wait for gradients that never come. Batches left
+#   over are dropped. The very last batch may be smaller than the others. Whoever gets it, its samples count more in the mean.
+# - *The epoch's order.* A loader that shuffles draws a new order in each pass (an *epoch*), from its seed. The orders are the same on all
+#   ranks only if all make the loader with the same seed, and all have gone through it equally often. So an epoch is one pass, no more.
 
 
 # %% Exercise: rank_batches tags=["exercise"]
@@ -79,7 +83,9 @@ def rank_batches(loader, rank, size):
     Parameters
     ----------
     loader : DataLoader
-        Yields ``len(loader)`` batches. If it shuffles, each pass has a new order.
+        Yields ``len(loader)`` batches; the last one may be smaller. If it shuffles, each
+        pass has a new order, which is the same on all ranks: same seed, same number of
+        passes before. Go through it once.
     rank, size : int
         The rank, and the number of ranks.
 
@@ -87,7 +93,8 @@ def rank_batches(loader, rank, size):
     -------
     iterable of (numpy.ndarray, numpy.ndarray)
         The batches numbered rank, rank + size, rank + 2 size, ...:
-        ``len(loader) // size`` in all. Nobody takes the batches left over at the end.
+        ``len(loader) // size`` in all. Nobody takes the batches left over at the end;
+        a smaller last batch that is not left over is used like any other.
     """
     ### BEGIN SOLUTION
     last = len(loader) // size * size
@@ -133,67 +140,18 @@ def check_parameter_closeness(model):
 # ## Does it work?
 
 
-# %% Runs on the ranks tags=["given", "skip"]
-def take(samples, batch, shuffle, size):
-    """Return the batches of every rank in a group, all computed on one rank."""
-    dataset = ArrayDataset(np.arange(samples), -np.arange(samples))
-    return [[(x, y) for x, y in rank_batches(DataLoader(dataset, batch, shuffle=shuffle), r, size)] for r in range(size)]
-
-
-def compare(values):
-    """Return the answer for a model with these parameters, and whether the call left them unchanged."""
-    model = Sequential(*(Linear(*v.shape, bias=False, dtype=v.dtype) for v in values))
-    for p, v in zip(model.parameters(), values, strict=True):
-        p.data = v.copy()
-    answer = check_parameter_closeness(model)
-    return answer, all(np.array_equal(p.data, v, equal_nan=True) for p, v in zip(model.parameters(), values, strict=True))
-
-
-# %% Comparisons tags=["given", "skip"]
-def check_batches(check, samples, batch, size, shuffle):
-    check.case = f"{samples} samples in {'shuffled ' * shuffle}batches of {batch}, {size} ranks"
-    loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
-    batches, cause = (
-        list(loader),
-        "leftover batches for only some ranks; a count used as an index; blocks instead of every n-th batch; a second pass over the loader",
-    )
-    answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
-    for r, got in enumerate(answer):
-        expected = batches[r : len(batches) // size * size : size]
-        check.value(len(got), len(expected), name="the number of batches", rank=r, cause=cause)
-        for i, (pair, (x, y)) in enumerate(zip(got, expected, strict=True)):
-            check.array(pair[0], x, name=f"the samples of its batch {i}", rank=r, cause=cause)
-            check.array(pair[1], y, name=f"the labels of its batch {i}", rank=r, cause=cause)
-
-
-def check_closeness(check, values, close, case):
-    check.case = case
-    answers = ranks.call(compare, [dict(values=v) for v in values], show=check.show)
-    if type(answers[0][0]) not in (bool, np.bool_) or answers[0][0] != close:
-        check.fail(f"rank 0 returned {answers[0][0]!r}, which is wrong", "a parameter or a rank left out, or == instead of allclose")
-    if not all(same for _, same in answers):
-        check.fail("the call changed the parameters", "a Bcast into the parameter itself")
-
-
-def parameters(check, dtype=np.float64, scale=1.0):
-    """Draw three parameters, the same on all four ranks."""
-    shapes = check.random.integers(2, 7, (3, 2))
-    drawn = [(scale * check.random.uniform(0.5, 2, s) * check.random.choice([-1, 1], s)).astype(dtype) for s in shapes]
-    return [[p.copy() for p in drawn] for _ in range(4)]
-
-
 # %% Check: rank_batches tags=["given"]
-check = Check("rank_batches")
-check_batches(check, samples=24, batch=2, size=4, shuffle=False)
-check_batches(check, samples=30, batch=2, size=4, shuffle=True)
+check = ReplicasCheck("rank_batches", ranks)
+check.batches(samples=24, batch=2, size=4, shuffle=False)
+check.batches(samples=30, batch=2, size=4, shuffle=True)
 check.passed()
 
 # %% Check: check_parameter_closeness tags=["given"]
-check = Check("check_parameter_closeness")
-check_closeness(check, parameters(check), True, "equal parameters")
-values = parameters(check, np.float32)
+check = ReplicasCheck("check_parameter_closeness", ranks)
+check.closeness(check.parameters(), True, "equal parameters")
+values = check.parameters(np.float32)
 values[2][0][0, 0] += 0.5
-check_closeness(check, values, False, "one value on rank 2 that differs by 0.5, float32")
+check.closeness(values, False, "one value on rank 2 that differs by 0.5, float32")
 check.passed()
 
 # %% [markdown] tags=["slide-50"]
@@ -203,9 +161,13 @@ check.passed()
 
 # %% Train with and without tags=["slide-50"]
 # %%px
-def train(model, epochs=2, lr=0.2):
+batch, epochs, lr = 8, 2, 0.2  # samples per rank and step; try other values
+
+
+def train(model):
     """Return how far the first layer's weights are from rank 0's after each step."""
-    loader = DataLoader(ArrayDataset(data.x_train, data.y_train), 8, shuffle=True)
+    dataset = ArrayDataset(data.x_train, data.y_train)
+    loader = DataLoader(dataset, batch, shuffle=True, seed=0)
     optimizer, apart = SGD(model.parameters(), lr), []
     for _ in range(epochs):
         for x, y in rank_batches(loader, rank, size):
@@ -255,6 +217,19 @@ if pytorch.available():
 else:
     print(pytorch.INSTALL_HINT)
 
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch: `torch.nn.parallel.DistributedDataParallel` (`torch/nn/parallel/distributed.py`) also broadcasts buffers, such as the running
+#   means of batch normalization. `DistributedSampler` (`torch/utils/data/distributed.py`) divides samples, not batches. By default it
+#   repeats some so that all ranks get as many; ours drops some. Without `set_epoch(epoch)` it shuffles every epoch in the same way.
+# - JAX: no wrapper. Inside `jax.shard_map` you write `jax.lax.pmean(gradients, "data")`.
+# - Megatron-LM: `megatron/core/distributed/distributed_data_parallel.py`; `check_param_hashes_across_dp_replicas`
+#   (`megatron/core/utils.py`) gathers hashes of the parameters, not the parameters.
+# - DeepSpeed: `DeepSpeedEngine` (`deepspeed/runtime/engine.py`), with PyTorch's sampler: `_broadcast_model`, `allreduce_gradients`.
+#
+# </details>
+
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 # 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What does that mean for the learning
@@ -270,32 +245,22 @@ else:
 
 # %% Test: rank_batches tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = Check("rank_batches", show=False)
+check = ReplicasCheck("rank_batches", ranks, show=False)
 for size in (1, 2, 3, 4, 7):
     for shuffle in (False, True):
-        check_batches(check, batch=int(check.random.integers(1, 5)), samples=int(check.random.integers(40, 60)), size=size, shuffle=shuffle)
-check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
-check_batches(check, 7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller than the others
+        batch, samples = int(check.random.integers(1, 5)), int(check.random.integers(40, 60))
+        check.batches(samples, batch, size, shuffle)
+check.batches(5, 2, 4, False)  # three batches: nobody gets one
+check.batches(7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller than the others
 ### END HIDDEN TESTS
 
 # %% Test: check_parameter_closeness tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check, cases = Check("check_parameter_closeness", show=False), []
+check, cases = ReplicasCheck("check_parameter_closeness", ranks, show=False), []
 for dtype, scale in ((np.float64, 1.0), (np.float32, 1.0), (np.float64, 1e-3)):
-    drawn = [parameters(check, dtype, scale) for _ in range(18)]
-    drawn[1][1][1] *= dtype(1 + 4 * np.finfo(dtype).eps)
-    cases += [(drawn[0], True, "equal parameters"), (drawn[1], True, "a rounding difference")]
-    for k, values in enumerate(drawn[2:14]):  # which rank, which parameter, which place, which sign
-        i, place = ((0, (0, 0)), (1, (-1, 0)), (2, (-1, -1)))[k % 3]
-        values[k // 3][i][place] += scale * dtype(check.random.choice([-0.01, 0.01]))
-        cases.append((values, False, "one value that differs on one rank"))
-    drawn[14][1][0] += dtype(0.1)
-    drawn[14][2][0] -= dtype(0.1)
-    drawn[15][3][2][0, 0] = np.nan
-    cases += [(drawn[14], False, "differences that sum to zero"), (drawn[15], False, "one value that is NaN")]
-    cases += [(values, True, "equal parameters") for values in drawn[16:]]
+    cases += check.differences(dtype, scale)
 for k in check.random.permutation(len(cases)):  # in random order
-    check_closeness(check, *cases[k])
+    check.closeness(*cases[k])
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -35,8 +35,9 @@
 # not `==`: sums added in a different order may differ in the last digit.
 
 # %% [markdown] after="Exercise: check_parameter_closeness" tags=["notes"]
-# Ask what would happen if rank 0 returned as soon as it found a difference: the others would wait in the next gather. So the loop always
-# goes through all the parameters, and `close` just remembers. Only rank 0 has a receive buffer.
+# Ask what would happen if rank 0 returned as soon as it found a difference: the others call gathers that rank 0 never joins. MPI lets a rank
+# that is not the root return from a gather early, once its own part is on its way, so such a program may hang or end, or mix up what comes
+# later. So the loop goes through all the parameters, and `close` just remembers. Only rank 0 has a receive buffer.
 
 # %% [markdown] after="## Does it work?" tags=["notes"]
 # The check tries two cases: equal models, and models with one number on rank 2 that is off by 0.5. An answer that looks only at rank 1

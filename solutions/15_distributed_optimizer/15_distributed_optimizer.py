@@ -37,9 +37,14 @@ first = [int(np.flatnonzero(y == kind)[0]) for kind in range(10)]
 plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
 
 # %% [markdown] tags=["slide"]
-# In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead, which is how Horovod does
-# it (Sergeev and Del Balso, 2018, "Horovod: fast and easy distributed deep learning in TensorFlow", section 3). The training loop stays as
-# it was, except for three more lines. A short calculation shows why the result is the same as with the whole batch on one rank.
+# In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead. That is Horovod's interface
+# (Sergeev and Del Balso, 2018, "Horovod: fast and easy distributed deep learning in TensorFlow", sections 4 and 5); Horovod starts its
+# all-reduces during `backward`, ours wait for `step`. The training loop stays as it was, except for three more lines.
+#
+# Two things have the same name. Megatron-LM's "distributed optimizer" shards the optimizer's state, which is ZeRO-1 (part 09). Here every
+# rank keeps all of the state; nothing is sharded.
+#
+# A short calculation shows why the result is the same as with the whole batch on one rank.
 #
 # Let $L = \frac1N \sum_{i=1}^N \ell_i$ be the mean loss of a batch. Cut the batch into parts $B_0, \dots, B_{n-1}$, where part $B_r$ has
 # $N_r$ samples, and let $L_r = \frac1{N_r} \sum_{i \in B_r} \ell_i$ be its mean loss. The gradient of a sum is the sum of the gradients, so
@@ -207,14 +212,15 @@ check.passed()
 
 # %% Train tags=["slide-50", "long"]
 # %%px
-model = resnet.resnet9(width=8, seed=comm.Get_rank())
-loader = partition_dataset(ArrayDataset(data.x_train, data.y_train), batch_size=64)  # 1
+width, batch_size, epochs, lr = 8, 64, 4, 0.01  # batch_size: over all ranks
+model = resnet.resnet9(width, seed=comm.Get_rank())
+loader = partition_dataset(ArrayDataset(data.x_train, data.y_train), batch_size)  # 1
 broadcast_parameters(model)  # 2
-sgd = SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+sgd = SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4)
 optimizer = DistributedOptimizer(sgd)  # 3
-losses = []
-bar = tqdm(total=4 * len(loader), unit="step", ncols=80, disable=comm.Get_rank() > 0)
-for epoch in range(4):
+losses, steps = [], epochs * len(loader)
+bar = tqdm(total=steps, unit="step", ncols=80, disable=comm.Get_rank() > 0)
+for epoch in range(epochs):
     for x, y in loader:
         optimizer.zero_grad()
         loss = cross_entropy(model(x), y)
@@ -251,12 +257,24 @@ try:
 except RuntimeError as error:
     print(error)
 
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - Horovod: `hvd.DistributedOptimizer` (`horovod/torch/optimizer.py`). A hook on each parameter starts `allreduce_async_`, and `step` waits
+#   for all of them (`synchronize`). A gradient that has not come is reduced all the same. `hvd.broadcast_parameters` is ours.
+# - PyTorch: no such optimizer, DDP wraps the model. Its `ZeroRedundancyOptimizer` (`torch/distributed/optim`) shards the state: ZeRO-1.
+# - Megatron-LM: `DistributedOptimizer` (`megatron/core/optimizer/distrib_optimizer.py`) shards the state, too.
+# - DeepSpeed: `DeepSpeedEngine.allreduce_gradients` (`deepspeed/runtime/engine.py`) without ZeRO: after backward, as here, in buckets.
+# - JAX: average with `jax.lax.pmean` between `jax.grad` and the update.
+#
+# </details>
+
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the same as a step on one
 #    rank with 64?
-# 2. `DistributedOptimizer` communicates after `backward`, `MyDP` during it. When does that matter?
+# 2. `DistributedOptimizer` communicates after `backward`, `MyDP` during it. When does that matter? How could the optimizer do it, too?
 #
 # The last cell stops the ranks.
 

@@ -2,7 +2,7 @@
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
-# %% [markdown] after="In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead, which is how Horovod does" tags=["notes"]
+# %% [markdown] after="In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead. That is Horovod's interface" tags=["notes"]
 # Point at the factor $N_r / N$: it is the only thing to remember. Most people write the mean of means, and that is right only for parts of
 # the same size. Ask for the answer to the last question before you run the cell.
 
@@ -31,8 +31,8 @@
 # times as many samples. Two shuffles are needed: one before the cut, and one in each epoch.
 
 # %% [markdown] after="Exercise: broadcast_parameters" tags=["notes"]
-# Ask what is not broadcast: the running means of batch normalisation are not parameters. That does no harm here, as they start as zeros and
-# ones everywhere. The check uses rank 2, so it catches a `root=0` typed out of habit.
+# Ask what is not broadcast: the running means of batch normalisation are not parameters. That does no harm here: the means start
+# at zero and the variances at one, on every rank. The check uses rank 2, so it catches a `root=0` typed out of habit.
 
 # %% [markdown] after="## Your turn: step together" tags=["notes"]
 # Ask what `step` should do with a `grad` that is None. Skip it: given zeros instead, Adam would move the parameter because of its old
@@ -48,8 +48,8 @@
 # A wrapper around the model, or around the optimizer: when does each one communicate?
 
 # %% [markdown] tags=["fragment"]
-# The model wrapper during backward, as the gradients become ready; the optimizer wrapper in `step`, when all of them are there. That is
-# simpler, but none of the communication is hidden.
+# The model wrapper during backward, as the gradients become ready; ours of the optimizer in `step`, when all of them are there. That is
+# simpler, but none of the communication is hidden. Horovod's registers hooks, too, and only waits in `step`.
 
 # %% [markdown] after="Check" tags=["notes"]
 # The partition is checked on 40 samples in batches of 8, the broadcast from rank 2, and the steps against a single process with the whole
@@ -81,4 +81,5 @@
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
 # Question 1: not quite, since the means over 16 samples are not the means over all 64; synchronised batch normalisation exchanges them in
-# forward. Question 2: when communication takes long compared with backward, as with a large model or a slow network.
+# forward. Question 2: when communication takes long compared with backward, as with a large model or a slow network. The optimizer knows the
+# parameters, so it can register hooks on them, start the all-reduces there and wait in `step`: that is Horovod.
