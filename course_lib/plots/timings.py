@@ -6,7 +6,7 @@ All times are seconds of the machine's own clock, which its processes share.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from course_lib.autograd import Module, Tensor, cross_entropy
 from course_lib.plots.figures import INK, Picture, color, new_figure, slide_width
@@ -21,10 +21,15 @@ class Recorder:
     ----------
     exchanges, stalls : list of (float, float)
         Begin and end.
+    blocking : bool
+        Whether `Iallreduce` waits at once, as `Allreduce` does; to see what is gained by not waiting.
+    open : list of RecordedRequest
+        The requests that are not complete.
     """
 
     def __init__(self, comm):
-        self._comm, self.exchanges, self.stalls = comm, [], []
+        self._comm, self.exchanges, self.stalls, self.blocking = comm, [], [], False
+        self.open: list[RecordedRequest] = []
 
     def __getattr__(self, name: str):
         return getattr(self._comm, name)
@@ -39,9 +44,17 @@ class Recorder:
     def Iallreduce(self, *arguments) -> RecordedRequest:
         """Call the communicator's `Iallreduce`, and record it."""
         began = time.perf_counter()
-        request = self._comm.Iallreduce(*arguments)
+        request = RecordedRequest(self, self._comm.Iallreduce(*arguments), began)
         self.stalls.append((began, time.perf_counter()))
-        return RecordedRequest(self, request, began)
+        self.open.append(request)
+        if self.blocking:
+            request.Wait()
+        return request
+
+    def test(self) -> None:
+        """Call `Test` on all requests that are not complete: in MPI's calls, data moves."""
+        for request in list(self.open):
+            request.Test()
 
     def averaged(self, *arguments) -> RecordedAverage:
         """Call the communicator's `averaged`, and record its use."""
@@ -73,26 +86,51 @@ class RecordedRequest:
     """Request that records its end."""
 
     def __init__(self, recorder: Recorder, request, began: float):
-        self._recorder, self._request, self._began = recorder, request, began
+        self._recorder, self._request, self._began, self._ended = recorder, request, began, False
 
     def Wait(self) -> None:
         """Wait until the transfer has ended."""
+        if self._ended:
+            return
         waits = time.perf_counter()
         self._request.Wait()
-        ended = time.perf_counter()
-        self._recorder.stalls.append((waits, ended))
-        self._recorder.exchanges.append((self._began, ended))
+        self._recorder.stalls.append((waits, time.perf_counter()))
+        self._end()
+
+    def Test(self) -> bool:
+        """Return whether the transfer has ended, and advance it."""
+        if not self._ended and self._request.Test():
+            self._end()
+        return self._ended
+
+    def _end(self) -> None:
+        self._ended = True
+        self._recorder.open.remove(self)
+        self._recorder.exchanges.append((self._began, time.perf_counter()))
 
 
 class GradientTimer(Module):
-    """Identity that records when the gradient passes."""
+    """Identity that records when the gradient passes, and then takes as long as a device would that computes what comes next.
 
-    def __init__(self, times: list[float]):
-        self.times = times
+    Parameters
+    ----------
+    times : list of float
+        Where the times are recorded.
+    seconds : float
+        How long the device computes.
+    meanwhile : callable, optional
+        What this process does in that time, again and again; it sleeps by default.
+    """
+
+    def __init__(self, times: list[float], seconds: float = 0.0, meanwhile: Callable[[], None] | None = None):
+        self.times, self.seconds, self.meanwhile = times, seconds, meanwhile
 
     def forward(self, x: Tensor) -> Tensor:
         def backward(grad):
             self.times.append(time.perf_counter())
+            until = self.times[-1] + self.seconds
+            while (left := until - time.perf_counter()) > 0:
+                self.meanwhile() if self.meanwhile else time.sleep(left)
             return (grad,)
 
         return Tensor.from_operation(x.data, (x,), backward)
@@ -123,8 +161,20 @@ def median_step(model: Module, marks: list[float], x, y, recorder: Recorder, tur
     return sorted(steps[1:], key=lambda step: step["end"])[(turns - 1) // 2]
 
 
+def _lanes(spans: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """Distribute intervals over lanes so that those of one lane do not overlap."""
+    lanes: list[list[tuple[float, float]]] = []
+    for span in sorted(spans):
+        lane = next((lane for lane in lanes if lane[-1][1] <= span[0]), None)
+        if lane is None:
+            lanes.append([span])
+        else:
+            lane.append(span)
+    return lanes
+
+
 def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
-    """Draw a step of each variant, on each rank: computation above, exchanges below.
+    """Draw a step of each variant, on each rank: computation above, exchanges below; those in flight at the same time one below the other.
 
     Parameters
     ----------
@@ -139,9 +189,12 @@ def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
         axes.broken_barh([(1e3 * step["forward"], 1e3 * (step["end"] - step["forward"]))], (i - 0.4, 0.4), facecolor=color(r))
         axes.broken_barh([(1e3 * a, 1e3 * (b - a)) for a, b in step["stalls"]], (i - 0.4, 0.4), facecolor="white", edgecolor=color(r))
         axes.vlines([1e3 * t for t in step["marks"]], i - 0.4, i, color="white", linewidth=1)
-        axes.broken_barh(
-            [(1e3 * a, 1e3 * (b - a)) for a, b in step["exchanges"]], (i + 0.03, 0.3), facecolor=EXCHANGE_COLOR, edgecolor="white"
-        )
+        lanes = _lanes(step["exchanges"])
+        for lane, spans in enumerate(lanes):
+            place = i + 0.03 + 0.32 * lane / len(lanes), 0.3 / len(lanes)
+            axes.broken_barh(
+                [(1e3 * a, 1e3 * (b - a)) for a, b in spans], place, facecolor=EXCHANGE_COLOR, edgecolor="white", linewidth=0.5
+            )
     axes.set_yticks(range(len(rows)), [f"{name}\nrank {r}" if r == 0 else f"rank {r}" for name, r, _ in rows], fontsize=9)
     axes.set(xlabel="ms", ylim=(len(rows) - 0.3, -0.6), xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
@@ -149,7 +202,7 @@ def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=c, alpha=a, label=text) for c, a, text in legend]
-    patches.append(Patch(facecolor="white", edgecolor=color(0), label="the rank waits, or sums"))
+    patches.append(Patch(facecolor="white", edgecolor=color(0), label="the rank is in an MPI call"))
     axes.legend(handles=patches, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, labelcolor=INK)
     said = "; ".join(
         f"{name}: {max(s['end'] for s in steps) * 1e3:.1f} ms, {len(steps[0]['exchanges'])} exchanges" for name, steps in ways.items()

@@ -7,16 +7,17 @@
 # %% [markdown] tags=["slide"]
 # # 14 Your own DistributedDataParallel
 #
-# **You will build** `MyDP`: a wrapper that lets any model train on several ranks, with collectives that run while `backward` is still
-# computing.
+# **You will build** `MyDP`: a wrapper that lets any model train on several ranks. Gradients are exchanged while `backward` is still
+# computing: first each by itself, then in buckets. It works as PyTorch's wrapper does (Li et al., 2020, "PyTorch distributed: experiences
+# on accelerating data parallel training", section 3.2).
 #
-# *{points} points. About 50 minutes.*
+# *{points} points. About 75 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check.data.ddp import DdpCheck
+from course_lib.check.data.ddp.check import DdpCheck
 from course_lib.plots import timings
 
 ranks = cluster.start(4)
@@ -26,7 +27,7 @@ ranks = cluster.start(4)
 import numpy as np
 from mpi4py import MPI
 
-from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, Tensor, cross_entropy, operations
+from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, Tensor, after_backward, cross_entropy, operations
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
 from course_lib.plots import timings
@@ -50,14 +51,16 @@ plots.exchange(ranks.pull("before"), ranks.pull("after"), "The weights of four m
 # ## A worked example: hooks
 #
 # After `parameter.register_hook(function)`, `backward` calls `function(grad)` as soon as that parameter's gradient is final. If the
-# function returns an array, that becomes the gradient. Which layer's name do you expect to see first: the first layer's or the last
-# layer's?
+# function returns an array, that becomes the gradient. `after_backward(function)`, called in a hook, has `function()` called once, when all
+# gradients are there. Which layer's name do you expect to see first: the first layer's or the last layer's?
 
 
 # %% The order of hooks
 # %%px --targets 0
 def tell(name, grad):
     print(f"{name}: the gradient is final, shape {grad.shape}")
+    if name == "modules.4.weight":
+        after_backward(lambda: print("backward has ended"))
 
 
 net = Sequential(Linear(3, 4), Tanh(), Linear(4, 4), Tanh(), Linear(4, 2))
@@ -66,11 +69,28 @@ for name, p in net.named_parameters():
 cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 
 # %% [markdown] tags=["slide-50"]
+# ## Start now, wait later
+#
+# `request = comm.Iallreduce(mine, total)` starts an all-reduce and returns at once. `request.Wait()` returns when `total` holds the sum.
+# In between, the rank may compute, but must touch neither array. A rank that uses `Allreduce` in a hook waits there for all other ranks.
+
+# %% Start and wait
+# %%px
+mine, total = np.full(3, 1.0 + comm.Get_rank()), np.zeros(3)
+request = comm.Iallreduce(mine, total)
+early = total.copy()  # not the sum yet: nobody may rely on it
+request.Wait()
+print(f"{early} before Wait, {total} after it")
+
+# %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
-# If a rank waits for `backward` to end and only then communicates, the connections between the ranks are idle all that time. With hooks,
-# the last layer's gradient travels while the layers below are still computing. All ranks have the same model, so their hooks fire in the
-# same order, and each collective is matched with the right one on the other ranks.
+# *First half.* Start an all-reduce in each parameter's hook, and wait for all of them when `backward` has ended. While the last layer's
+# gradient travels, the layers below are computed. Collectives are matched by their order, so all ranks must start them in the same order.
+#
+# *Second half.* One all-reduce per parameter is too many: each has a latency. Put several gradients into one array, a *bucket*, and
+# all-reduce that once it is full. Hooks need not fire in the same order on all ranks (two ranks may use layers in a different order), so a
+# bucket is launched only after all the buckets before it. A bucket may lack a gradient at the end. It must be launched all the same.
 
 
 # %% Exercise: MyDP tags=["exercise", "slide-50"]
@@ -84,27 +104,65 @@ class MyDP(Module):
     model : Module
         The same on all ranks, except for the values of its parameters: ``p.data`` for
         each p in ``model.parameters()``. All ranks get rank 0's values.
+    bucket_bytes : int
+        0: each gradient is all-reduced by itself (first half). Otherwise, gradients are
+        put into buckets, in the order of ``reversed(model.parameters())``. A bucket is
+        closed once its gradients have this many bytes or more. Each bucket is one
+        all-reduce, and all ranks start the first bucket's first, then the second's ...
 
     Notes
     -----
-    Each gradient is averaged over the ranks by one all-reduce, in a hook on its
-    parameter. A parameter that the output does not depend on has no gradient, and its
-    hook is never called.
+    After ``backward``, each ``p.grad`` is the mean over the ranks. All-reduces start in
+    hooks, without waiting. A parameter that the output does not depend on has no
+    gradient: its hook is never called, and its ``p.grad`` stays None. In its bucket,
+    zeros take its place, and that bucket starts when ``backward`` has ended.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, bucket_bytes=0):
         ### BEGIN SOLUTION
-        self.model = model
-        for p in model.parameters():
+        self.model, self.buckets, self.final, self.started = model, [], {}, []
+        held = bucket_bytes
+        for p in reversed(model.parameters()):
             comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
+            p.register_hook(lambda grad, p=p: self.ready(p, grad))
+            if held >= bucket_bytes:
+                self.buckets.append([])
+                held = 0
+            self.buckets[-1].append(p)
+            held += p.data.nbytes
 
-    def average(self, grad):
-        """Return the mean over the ranks."""
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        mean /= comm.Get_size()
-        return mean
+    def ready(self, p, grad):
+        """Hook: this parameter's gradient is final."""
+        if not self.final:
+            after_backward(self.finish)
+        self.final[p] = grad
+        while len(self.started) < len(self.buckets):
+            bucket = self.buckets[len(self.started)]
+            if not all(q in self.final for q in bucket):
+                break
+            self.start(bucket)
+
+    def start(self, bucket):
+        """Start the all-reduce of a bucket."""
+        parts = []
+        for p in bucket:
+            grad = self.final.get(p)
+            parts.append(np.zeros_like(p.data).ravel() if grad is None else grad.ravel())
+        flat = np.concatenate(parts)
+        self.started.append((bucket, flat, comm.Iallreduce(MPI.IN_PLACE, flat)))
+
+    def finish(self):
+        """Start what is left, and wait for everything."""
+        for bucket in self.buckets[len(self.started) :]:
+            self.start(bucket)
+        for bucket, flat, request in self.started:
+            request.Wait()
+            flat /= comm.Get_size()
+            for p in bucket:
+                mean, flat = flat[: p.data.size], flat[p.data.size :]
+                if p in self.final:
+                    p.grad = mean.reshape(p.shape)
+        self.final, self.started = {}, []
         ### END SOLUTION
 
     def forward(self, x):
@@ -117,61 +175,108 @@ class MyDP(Module):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The model under test has a gate between two layers, which lets a gradient through only once the gradients above it have been averaged. It
-# also has a layer that is never used.
+# The model under test has a gate between two layers, which lets a gradient through only once the gradients above it have been sent. It also
+# has a layer that is never used. In the second check, one rank begins its backward when the others have almost ended theirs: whoever waits
+# for it in a hook waits for ever. In the third, each block is two layers side by side, which half of the ranks use in another order.
 
-# %% Check tags=["given"]
+# %% Check: the first half tags=["given"]
 check = DdpCheck("MyDP", ranks)
 check.train()
 check.train(layers=1)
 check.exchanges()
 check.passed()
 
+# %% Check: nobody waits in a hook tags=["given"]
+check = DdpCheck("hooks that do not wait", ranks)
+check.exchanges(late=True)
+check.passed()
+
+# %% Check: the second half tags=["given"]
+check = DdpCheck("buckets", ranks)
+check.buckets(count=1)
+check.buckets(count=3)
+check.buckets(count=0)
+check.passed()
+
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# How long does a step take? The next cell measures it on two ranks, in four ways:
+# How long does a step take on two ranks? To see the overlap on a laptop, each layer's backward also pauses for some milliseconds, as if a
+# device such as a GPU computed it. The process is free meanwhile. Your wrapper runs in three ways:
 #
-# 1. Your wrapper, with one all-reduce per parameter.
-# 2. The ready-made wrapper. It copies several gradients into one larger array, a *bucket*, and all-reduces the buckets when `backward` is
-#    done.
-# 3. Buckets of half the size, each all-reduced as soon as it is full, while `backward` continues. This takes non-blocking collectives: the
-#    call returns at once, and the rank waits for the result only at the end.
-# 4. Buckets in memory that both ranks can see. Then nothing is sent: each rank adds up one half of the numbers, and writes the mean for
-#    both.
+# 1. It waits in the hook: `Iallreduce` is replaced by `Allreduce`.
+# 2. It waits at the end of backward, and the process sleeps while the device computes.
+# 3. It waits at the end, and the process calls `request.Test()` again and again while the device computes.
+#
+# In which of them is the step shorter? This MPI library moves data only while a rank is inside one of its calls, such as `Wait` or `Test`
+# (this is called *progress*). Other libraries have a thread, a network card or a GPU that moves data by itself.
 
-# %% Time four ways tags=["slide-50"]
+# %% Time three ways tags=["slide-50"]
 # %%px
+units, samples, layer_ms = 1024, 16, 4.0  # try 1.0: too short to hide an all-reduce
 pair = everyone.Split(color=everyone.Get_rank() // 2)  # ranks 0 and 1, ranks 2 and 3
 comm = recorder = timings.Recorder(pair)
-DDP = DistributedDataParallel
-ways = {
-    "one per parameter": MyDP,
-    "buckets": lambda net: DDP(net, recorder, 8 << 20, overlap=False, shared=False),
-    "buckets, overlapped": lambda net: DDP(net, recorder, 4 << 20, shared=False),
-    "in shared memory": lambda net: DDP(net, recorder, 4 << 20),
+ways = {  # whether Iallreduce waits at once; what happens while the device computes
+    "wait in the hook": (True, None),
+    "wait at the end": (False, None),
+    "and call Test": (False, recorder.test),
 }
-x, y, steps = np.ones((16, 1024), np.float32), np.zeros(16, int), {}
+x, y, steps = np.ones((samples, units), np.float32), np.zeros(samples, int), {}
 everyone.Barrier()
-for name, way in ways.items() if everyone.Get_rank() < 2 else ():
-    layers, marks = [Linear(1024, 1024) for _ in range(4)], []
-    pieces = ((layer, timings.GradientTimer(marks), Tanh()) for layer in layers)
-    parts = (part for piece in pieces for part in piece)
-    net = way(Sequential(*parts))
-    steps[name] = timings.median_step(net, marks, x, y, recorder)
+for name, (at_once, meanwhile) in ways.items() if everyone.Get_rank() < 2 else ():
+    recorder.blocking, marks, parts = at_once, [], []
+    for _ in range(4):
+        device = timings.GradientTimer(marks, layer_ms / 1000, meanwhile)
+        parts += [Linear(units, units, bias=False), device, Tanh()]
+    steps[name] = timings.median_step(MyDP(Sequential(*parts)), marks, x, y, recorder)
 comm = everyone
 
 # %% Draw the steps tags=["folded", "slide-50"]
 first, second = ranks.pull("steps")[:2]
-timings.draw({name: (first[name], second[name]) for name in first}, "A step on two ranks: four layers of 1024 units, 16 samples per rank")
+timings.draw({name: (first[name], second[name]) for name in first}, "A step on two ranks: four layers, an all-reduce for each")
+
+# %% [markdown] tags=["slide-50"]
+# How large should a bucket be? Small ones pay an all-reduce's latency more often. A large one starts late, when little is left to overlap it
+# with. Between two processes of a laptop, latency hardly matters. So the next cell computes the time of a backward with the numbers of a
+# cluster: one tensor's gradient after the other is final, and the buckets are sent one after the other. Change the numbers.
+
+# %% Draw the bucket sizes tags=["folded", "slide-50"]
+tensors, tensor_mb, tensor_ms = 400, 1.0, 0.05  # gradients: how many, size, time until the next one is final
+latency_ms, bandwidth = 0.05, 50.0  # of an all-reduce; in GB/s, of a rank's link
+bucket_mb = [0, 2, 5, 10, 25, 50, 100, 200, 400]  # PyTorch's default is 25
+
+
+def backward_ms(bucket):
+    """Time until the last bucket has arrived; a ring sends each byte about twice."""
+    final = arrived = held = 0.0
+    for i in range(tensors):
+        final, held = final + tensor_ms, held + tensor_mb
+        if held >= bucket or i == tensors - 1:
+            arrived = max(arrived, final) + latency_ms + 2 * held / bandwidth
+            held = 0.0
+    return arrived
+
+
+times = {f"{mb} MB" if mb else "no buckets": backward_ms(mb) for mb in bucket_mb}
+plots.bars(times, f"Backward with the exchange; computing alone takes {tensors * tensor_ms:g} ms", "ms")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch: `DistributedDataParallel`. Its `Reducer` (`torch/csrc/distributed/c10d/reducer.cpp`) launches in the order of the buckets
+#   (`mark_bucket_ready`), and `queue_callback` is our `after_backward`. One bucket is small (1 MB). After the first step, buckets are
+#   rebuilt in the order in which gradients came. `no_sync()` skips the exchange, to accumulate gradients.
+# - Megatron-LM: buckets of `megatron/core/distributed/param_and_grad_buffer.py`, with `overlap_grad_reduce`: `register_grad_ready` starts
+#   a full one, `finish_grad_sync` waits. DeepSpeed without ZeRO reduces after backward (`allreduce_gradients`).
+# - JAX: XLA orders and combines collectives (`--xla_gpu_all_reduce_combine_threshold_bytes`, the latency hiding scheduler).
+#
+# </details>
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The all-reduces that start early hardly finish any earlier here: each dark bar lasts until the rank has its result, and this MPI
-#    library moves data only while a rank is inside one of its calls. What would change with a network card, or a GPU, that moves data by
-#    itself?
-# 2. Rank 1 uses a layer that rank 0 does not use in this step. What happens with `MyDP`? What could a wrapper do about it?
+# 1. With `Test`, the last all-reduce still ends after backward. Which one is that, and how would buckets change it?
+# 2. Rank 1 uses a layer that rank 0 does not use in this step. What happens with `MyDP`, with and without buckets?
 #
 # The last cell stops the ranks.
 
@@ -195,12 +300,27 @@ for size in (4, 3, 2, 1):
 check.train(4, 3, 2, np.float32)
 ### END HIDDEN TESTS
 
-# %% Test: exchanged during backward tags=["test"] points=5
+# %% Test: exchanged during backward tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
 check = DdpCheck("the exchanges", ranks, show=False)
 for size, layers in ((4, 5), (3, 3), (2, 4)):
     check.exchanges(size, layers)
 check.exchanges(4, 3, np.float32)
+### END HIDDEN TESTS
+
+# %% Test: nobody waits in a hook tags=["test"] points=1
+### BEGIN HIDDEN TESTS
+check = DdpCheck("hooks that do not wait", ranks, show=False)
+for size, layers in ((4, 4), (3, 3), (2, 4)):
+    check.exchanges(size, layers, late=True)
+### END HIDDEN TESTS
+
+# %% Test: buckets tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = DdpCheck("buckets", ranks, show=False)
+for size, blocks, count in ((4, 3, 1), (3, 3, 3), (2, 2, 5), (4, 2, 0), (1, 2, 3)):
+    check.buckets(size, blocks, count)
+check.buckets(4, 3, 3, np.float32)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -12,7 +12,7 @@
 
 # %% [markdown] after="The order of hooks" tags=["notes"]
 # Take a vote on the order before you run it. Point at `name=name` in the lambda: without it, all hooks would print the last name. Only rank
-# 0 runs this cell, so there is one list instead of four.
+# 0 runs this cell, so there is one list instead of four. The last line is `after_backward`'s: that is where a wrapper waits.
 
 # %% [markdown] after="The order of hooks" tags=["slide"]
 # ## A question for the room
@@ -22,37 +22,33 @@
 # %% [markdown] tags=["fragment"]
 # The last layer's: backward starts there.
 
+# %% [markdown] after="## Start now, wait later" tags=["notes"]
+# Ask what a rank prints before `Wait`: nobody knows. It may be zeros, or a part of the sum. That is why a hook cannot return the mean: when
+# it returns, the sum is not there yet.
+
 # %% [markdown] after="## Your turn" tags=["notes"]
-# The order matters because MPI matches collectives by the order of the calls, not by name. Be frank about one thing: a blocking all-reduce
-# in the hook starts early, but the rank is idle while it waits. Real overlap needs the non-blocking call; "What it costs" compares the two.
+# MPI matches collectives by the order of the calls, not by name. Ask who guarantees the order of the hooks. Nobody: the ranks of a model
+# with branches may go through it in different orders. So buckets have an order of their own, and each waits for its turn.
 
 # %% [markdown] after="Exercise: MyDP" tags=["notes"]
-# Two things are most often forgotten: the broadcast of all parameters, including the biases, and `return mean`, without which the rank
-# continues with its own gradient. Dividing by 4 instead of `Get_size()` works here and fails on two ranks.
+# Most often forgotten: the broadcast of the biases, the Wait, and the bucket that never gets full because a layer is not used. Dividing
+# before the Wait changes an array that is still in flight. Dividing by 4 instead of `Get_size()` works here and fails on two ranks.
 
-# %% [markdown] after="Check" tags=["notes"]
+# %% [markdown] after="## Does it work?" tags=["notes"]
 # The gate is how you test when something happens: a wrapper that communicates after backward ends up with the right gradients and still
-# fails. The unused layer catches those who expect every hook to fire.
+# fails. The late rank is how you test that nobody waits: a blocking hook is a deadlock there, at any speed of the machine.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
-# Let the room count the all-reduces for the first three ways. The model has four layers of 4 MiB, with biases, so there are eight with one
-# per parameter, two with buckets of 8 MiB, and four with buckets of 4 MiB. Ask for a ranking before the next cell.
+# Ask for a ranking before the next cell. Most people put the second way first, since it waits for nothing until the end. But while the
+# process sleeps, nobody moves the data: starting a transfer is not the same as doing it.
 
-# %% [markdown] after="Time four ways" tags=["notes"]
+# %% [markdown] after="Time three ways" tags=["notes"]
 # Ranks 2 and 3 only help to create the pair and then do nothing, so that two ranks have the machine to themselves. `GradientTimer` lets the
-# gradient through and records the time; for each way, we keep the step of median length, not the best one.
-
-# %% [markdown] after="Time four ways" tags=["slide"]
-# ## A question for the room
-#
-# Why buckets, and not one all-reduce per parameter?
-
-# %% [markdown] tags=["fragment"]
-# Every all-reduce has a start-up time, however small it is. But one single bucket would have to wait for the last gradient.
+# gradient through, records the time, and pauses; for each way, we keep the step of median duration, not the best one.
 
 # %% [markdown] after="Draw the steps" tags=["notes"]
-# Compare where the first dark bar begins: during backward in the first and third ways, at its end in the second. White means that the rank
-# is idle, or adding numbers. Another machine may rank the four ways differently.
+# The dark bars are transfers. First way: computing and transfers take turns. Second way: all transfers begin early and end together, in the
+# first Wait. Third way: each ends while the next layer is computed. On a busy machine the picture is less clear; run the cell again.
 
 # %% [markdown] after="Draw the steps" tags=["slide-50"]
 # ## A question for the room
@@ -62,7 +58,23 @@
 # %% [markdown] tags=["fragment"]
 # The all-reduce of the first layer's gradient: it comes last, and nothing is computed after it.
 
+# %% [markdown] after="How large should a bucket be? Small ones pay an all-reduce's latency more often. A large one starts late, when little is left to overlap it" tags=["notes"]
+# Do the sum for no buckets on the board: 400 all-reduces, each with 0.05 ms of latency and 0.04 ms of sending, take 36 ms; computing takes 20.
+
+# %% [markdown] after="How large should a bucket be? Small ones pay an all-reduce's latency more often. A large one starts late, when little is left to overlap it" tags=["slide"]
+# ## A question for the room
+#
+# Why buckets, and not one all-reduce per parameter?
+
+# %% [markdown] tags=["fragment"]
+# Every all-reduce has a latency, however small it is. But one single bucket would have to wait for the last gradient.
+
+# %% [markdown] after="Draw the bucket sizes" tags=["notes"]
+# Halve the bandwidth: now the network is the bottleneck, and no bucket size hides it. Set the latency to zero: then the smallest buckets
+# are best. The two ends of the picture are the two answers to the last question.
+
 # %% [markdown] after="Stop the ranks" tags=["notes"]
-# Question 1: with hardware that moves data by itself, the bars can end while backward is still computing; that is what NCCL and a network
-# card give you. Question 2: rank 1 waits in an all-reduce that rank 0 never joins. The ready-made wrapper sends zeros for such a parameter
-# instead.
+# Question 1: the first layer's; in buckets, that is the last bucket, so its size is what cannot be hidden. Question 2: if each hook starts an
+# all-reduce, rank 1's extra one meets rank 0's next one first: a mismatch, or a silently wrong sum if the sizes agree. With buckets, rank 0
+# sends zeros in its place, but leaves its own `p.grad` None, so the models drift apart. The ready-made wrapper sends a mark with each
+# gradient, and gives the mean to every rank if any rank has one.

@@ -2,16 +2,25 @@
 
 from grading.authoring.answers import changes, loses, right
 
-# Lines of the solution, and the same in other words: several answers are changes of these.
-MEAN = """
-        mean /= comm.Get_size()
-        return mean"""
-MEAN_IN_OTHER_WORDS = "        return mean / comm.Get_size()"
-AVERAGE = """
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        mean /= comm.Get_size()
-        return mean"""
+# The solution waits for its buckets here; several answers are changes of these lines.
+WAIT = """
+            request.Wait()
+            flat /= comm.Get_size()
+"""
+LAUNCH = """
+        while len(self.started) < len(self.buckets):
+            bucket = self.buckets[len(self.started)]
+            if not all(q in self.final for q in bucket):
+                break
+            self.start(bucket)
+"""
+CLOSE = """
+            if held >= bucket_bytes:
+                self.buckets.append([])
+                held = 0
+            self.buckets[-1].append(p)
+            held += p.data.nbytes
+"""
 
 
 @loses(15)
@@ -49,34 +58,142 @@ class MyDP__only_used_ones:
     """Broadcasts weights with more than one row: biases are zero anyway, are they not?"""
 
 
-@loses(10)
-@changes(
-    AVERAGE,
-    """
-        total = np.empty_like(grad)
-        comm.Allreduce(grad, total)
-        return total""",
-)
+@loses(12)
+@changes("            flat /= comm.Get_size()\n", "")
 class MyDP__sum:
     """The sum instead of the mean."""
 
 
-@loses(10)
-@changes(
-    AVERAGE,
-    """
-        total = np.empty_like(grad)
-        comm.Allreduce(grad, total)
-        return total / 4""",
-)
+@loses(12)
+@changes("flat /= comm.Get_size()", "flat /= 4")
 class MyDP__four_ranks:
     """Knows how many ranks there are today."""
 
 
 @loses(15)
-@changes("        return mean\n", "")
-class MyDP__forgets_to_return:
-    """The hook's result is lost."""
+@changes("p.grad = mean.reshape(p.shape)", "pass")
+class MyDP__means_stay_in_the_bucket:
+    """The means are computed and then forgotten."""
+
+
+@loses(12)
+@changes(
+    WAIT,
+    """
+            flat /= comm.Get_size()
+            request.Wait()
+""",
+)
+class MyDP__average_before_waiting:
+    """Divides what is still in flight."""
+
+
+@loses(15)
+@changes("            request.Wait()\n", "")
+class MyDP__never_waits:
+    """Starts all exchanges and waits for none."""
+
+
+@loses(1)
+@changes(
+    "        self.started.append((bucket, flat, comm.Iallreduce(MPI.IN_PLACE, flat)))",
+    """
+        self.started.append((bucket, flat, comm.Iallreduce(MPI.IN_PLACE, flat)))
+        self.started[-1][2].Wait()""",
+)
+class MyDP__waits_at_once:
+    """Right numbers, but a rank that computes faster waits in each hook for the others."""
+
+
+@loses(2)
+@changes(
+    """
+        for bucket in self.buckets[len(self.started) :]:
+            self.start(bucket)
+""",
+    "",
+)
+class MyDP__forgets_the_last_bucket:
+    """What is not full at the end of backward never starts."""
+
+
+@loses(2)
+@changes(
+    LAUNCH,
+    """
+        bucket = next(b for b in self.buckets if any(q is p for q in b))
+        if all(q in self.final for q in bucket):
+            self.start(bucket)
+""",
+    "        for bucket in self.buckets[len(self.started) :]:\n",
+    "        for bucket in [b for b in self.buckets if not any(b is s[0] for s in self.started)]:\n",
+)
+class MyDP__buckets_by_arrival:
+    """Starts a bucket as soon as it is full, whatever the other ranks do."""
+
+
+@loses(2)
+@changes("if held >= bucket_bytes:", "if True:")
+class MyDP__one_per_parameter:
+    """Every bucket has one gradient."""
+
+
+@loses(2)
+@changes("if held >= bucket_bytes:", "if not self.buckets or 0 < bucket_bytes < held + p.data.nbytes or not bucket_bytes:")
+class MyDP__closes_too_early:
+    """Closes a bucket before it has that many bytes."""
+
+
+@loses(2)
+@changes("if held >= bucket_bytes:", "if not self.buckets or not bucket_bytes:")
+class MyDP__one_bucket:
+    """One bucket of all gradients."""
+
+
+@loses(2)
+@changes("            for p in bucket:\n", "            for p in reversed(bucket):\n")
+class MyDP__unpacks_in_another_order:
+    """Cuts a bucket in another order than it was filled."""
+
+
+@loses(5)
+@changes("for p in reversed(model.parameters()):", "for p in model.parameters():")
+class MyDP__buckets_from_the_first_layer:
+    """The first bucket has the first layer's gradients, which come last."""
+
+
+@loses(15)
+@changes(
+    "        self.final, self.started = {}, []\n",
+    "",
+    "self.final, self.started = model, [], {}, []",
+    "self.final, self.started = model, [], {}, []",
+)
+class MyDP__once:
+    """Works in the first backward only."""
+
+
+@loses(5)
+@changes("                if p in self.final:\n                    p.grad", "                p.grad")
+class MyDP__zeros_for_the_unused:
+    """Gives zeros to a parameter without a gradient: an optimizer with moments would move it."""
+
+
+@loses(15)
+@changes("if not self.final:", "if len(self.final) == len(self.model.parameters()) - 1:")
+class MyDP__counts_all_parameters:
+    """Waits for the hook of every parameter: the unused one's never comes."""
+
+
+@loses(2)
+@changes(
+    "parts.append(np.zeros_like(p.data).ravel() if grad is None else grad.ravel())",
+    "parts += [] if grad is None else [grad.ravel()]",
+    "        flat = np.concatenate(parts)\n",
+    "        flat = np.concatenate([*parts, np.zeros(0, bucket[0].dtype)])\n",
+)
+class MyDP__no_place_for_the_unused:
+    """Leaves out a gradient that is not there, and then cuts the bucket as if it were."""
 
 
 @loses(15)
@@ -123,55 +240,156 @@ class MyDP__after_backward(Module):
 
 @loses(5)
 @changes(
-    "            p.register_hook(self.average)",
-    """
-            p.register_hook(self.average)
-            p.register_hook(self.average)""",
+    "        flat = np.concatenate(parts)\n",
+    "        flat = np.concatenate(parts)\n        comm.Iallreduce(flat, np.empty_like(flat)).Wait()\n",
 )
 class MyDP__twice:
-    """Exchanges each gradient twice."""
+    """Exchanges each bucket twice."""
 
 
-@loses(5)
-@changes(
-    AVERAGE,
-    """
-        mean = np.empty(grad.shape)
-        comm.Allreduce(grad.astype(float), mean)
-        return mean / comm.Get_size()""",
-)
+@loses(4)
+@changes("flat = np.concatenate(parts)", "flat = np.concatenate(parts).astype(float)")
 class MyDP__double_precision:
     """Gradients in float64, whatever the parameters are."""
 
 
 @loses(15)
 @changes(
-    "            p.register_hook(self.average)",
+    "            p.register_hook(lambda grad, p=p: self.ready(p, grad))",
     """
             if len(p.shape) > 1:
-                p.register_hook(self.average)""",
+                p.register_hook(lambda grad, p=p: self.ready(p, grad))""",
 )
 class MyDP__weights_only:
     """No hooks for biases."""
 
 
 @loses(15)
-@changes(
-    """
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        mean /= comm.Get_size()""",
-    """
-        mean = grad.copy()
-        if comm.Get_rank() > 0:
-            comm.Allreduce(grad, mean)
-            mean /= comm.Get_size()""",
-)
+@changes("        self.started.append((bucket", "        if comm.Get_rank() > 0:\n            self.started.append((bucket")
 class MyDP__deadlock:
     """Rank 0 does not take part."""
 
 
 @right
+class MyDP__views(Module):
+    """Buckets are arrays that stay, and counters say what they still lack."""
+
+    def __init__(self, model, bucket_bytes=0):
+        self.inner, self.open, groups = model, None, [[]]
+        params = list(model.parameters())[::-1]
+        for p in params:
+            comm.Bcast(p.data)
+            groups[-1].append(p)
+            if sum(q.data.nbytes for q in groups[-1]) >= bucket_bytes:
+                groups.append([])
+        self.groups = [tuple(group) for group in groups if group]
+        self.flats = [np.zeros(sum(p.data.size for p in g), g[0].dtype) for g in self.groups]
+        for b, group in enumerate(self.groups):
+            at = 0
+            for p in group:
+                view = self.flats[b][at : at + p.data.size].reshape(p.shape)
+                p.register_hook(lambda grad, b=b, p=p, view=view: self.arrived(b, p, view, grad))
+                at += p.data.size
+
+    def arrived(self, b, p, view, grad):
+        if self.open is None:
+            self.open, self.given, self.requests = [len(group) for group in self.groups], [], []
+            for flat in self.flats:
+                flat[:] = 0
+            after_backward(self.end)
+        view[:] = grad
+        self.given.append((p, view))
+        self.open[b] -= 1
+        self.go(lambda b: not self.open[b])
+
+    def go(self, may):
+        while len(self.requests) < len(self.flats) and may(len(self.requests)):
+            flat = self.flats[len(self.requests)]
+            self.requests.append(comm.Iallreduce(MPI.IN_PLACE, flat))
+
+    def end(self):
+        self.go(lambda b: True)
+        for request in self.requests:
+            while not request.Test():
+                pass
+        for p, view in self.given:
+            p.grad = view / p.dtype.type(comm.Get_size())
+        self.open = None
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@right
+@changes(
+    "for bucket in self.buckets[len(self.started) :]:\n            self.start(bucket)",
+    "for bucket in self.buckets[len(self.started) :]:\n            if bucket_is_used(bucket, self.final):\n                self.start(bucket)",
+    "    def ready(self, p, grad):",
+    "    def ready(self, p, grad):\n        global bucket_is_used\n        bucket_is_used = lambda bucket, final: any(p in final for p in bucket)",
+)
+class MyDP__no_bucket_of_zeros:
+    """Leaves out a bucket none of whose parameters has a gradient."""
+
+
+@right
+@changes(
+    "        self.started.append((bucket, flat, comm.Iallreduce(MPI.IN_PLACE, flat)))",
+    """
+        total = np.empty_like(flat)
+        mine = flat / flat.dtype.type(comm.Get_size())
+        self.started.append((bucket, total, mine, comm.Iallreduce(mine, total)))""",
+    "for bucket, flat, request in self.started:",
+    "for bucket, flat, _, request in self.started:",
+    "            flat /= comm.Get_size()\n",
+    "",
+)
+class MyDP__divides_first:
+    """Divides before the sum."""
+
+
+@loses(3)
+class MyDP__old_exercise(Module):
+    """The solution before this part had non-blocking calls and buckets: it keeps all points but those."""
+
+    def __init__(self, model):
+        self.model = model
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.average)
+
+    def average(self, grad):
+        """Return the mean over the ranks."""
+        mean = np.empty_like(grad)
+        comm.Allreduce(grad, mean)
+        mean /= comm.Get_size()
+        return mean
+
+    def forward(self, x):
+        """Return the model's output for this rank's samples."""
+        return self.model(x)
+
+
+@loses(5)
+class MyDP__old_exercise_twice(Module):
+    """The same with two hooks for each parameter."""
+
+    def __init__(self, model):
+        self.model = model
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.average)
+            p.register_hook(self.average)
+
+    def average(self, grad):
+        mean = np.empty_like(grad)
+        comm.Allreduce(grad, mean)
+        return mean / comm.Get_size()
+
+    def forward(self, x):
+        return self.model(x)
+
+
+@loses(3)
 class MyDP__in_place(Module):
     """Changes the gradient itself."""
 
@@ -189,7 +407,7 @@ class MyDP__in_place(Module):
         return self.inner(x)
 
 
-@right
+@loses(3)
 class MyDP__fresh_arrays(Module):
     """Takes rank 0's parameters by a sum with zeros, and divides before the sum."""
 
@@ -210,9 +428,9 @@ class MyDP__fresh_arrays(Module):
         return self.module(x)
 
 
-@right
-class MyDP__non_blocking(Module):
-    """Starts each exchange in the hook, and waits at the end."""
+@loses(2)
+class MyDP__first_half(Module):
+    """Starts each exchange in the hook, and waits at the end; no buckets."""
 
     def __init__(self, model):
         self.model, self.started = model, []

@@ -19,7 +19,7 @@ SHORTER = {
     },
     "11_parallel_matmul": {"m, k, n = 1024, 1024, 1024": "m, k, n = 256, 256, 256"},
     "12_mlp": {"epochs=5": "epochs=1"},
-    "14_my_ddp": {"Linear(1024, 1024) for _ in range(4)": "Linear(1024, 1024) for _ in range(2)"},
+    "14_my_ddp": {"1024, 16, 4.0": "256, 16, 0.5"},
     "15_distributed_optimizer": {"64, 4, 0.01": "64, 1, 0.01", "x, y in loader:": "x, y in list(loader)[:4]:"},
     "17_zero_schedule": {"num_layers=48": "num_layers=8", "in (1, 4, 16, 64)}\nplots.bars(\n": "in (16, 64)}\nplots.bars(\n"},
     "24_experts": {"range(120)": "range(4)"},

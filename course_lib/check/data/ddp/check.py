@@ -1,0 +1,185 @@
+"""Check of part 14's `MyDP`: steps against a single process, gates that show when gradients are exchanged, and its buckets.
+
+`on_ranks` has what runs on the ranks, `reference` the same models on a single process.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from course_lib.check import Check
+from course_lib.check.data.ddp.on_ranks import restore_comm, train_step, wrap_model
+from course_lib.check.data.ddp.reference import UNUSED, buckets_of, launched_bytes, reference_gradients
+from course_lib.check.groups import GATE_MESSAGE_BYTES
+from course_lib.cluster.replies import RanksError
+
+
+def _known_mistakes(before, grads, x, target, size, rank):
+    """Parameters after steps with wrong gradients, by the mistake that gives them."""
+    own = reference_gradients(before, x[rank], target[rank])
+    return {
+        "as before the step": before,
+        "after a step with the sum, not the mean": [w - 0.1 * size * g for w, g in zip(before, grads, strict=True)],
+        "after a step with the gradient of this rank's own samples (a hook that returns None changes nothing)": [
+            w - 0.1 * g for w, g in zip(before, own, strict=True)
+        ],
+        "after a step with this rank's own gradient divided by the number of ranks": [
+            w - 0.1 / size * g for w, g in zip(before, own, strict=True)
+        ],
+    }
+
+
+def _gradient_scale(grads, wants):
+    """Factor between the gradients and the sums over all ranks; `train` checks that it is the mean, and of which model."""
+    if any(np.shape(g) != w.shape for g, w in zip(grads, wants, strict=False)):
+        return 1.0  # the comparison reports it
+    return sum(float(np.vdot(g, w)) for g, w in zip(grads, wants, strict=False)) / sum(float(np.vdot(w, w)) for w in wants)
+
+
+class DdpCheck(Check):
+    """A `Check` of a data parallel wrapper on the first ranks of `ranks`."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def train(self, size: int = 4, layers: int = 3, steps: int = 3, dtype: type = np.float64) -> None:
+        """Train on `size` ranks, and compare with training on the whole batch."""
+        values, dims, samples = self._draw(size, layers, dtype)
+        want = values[0]
+
+        def compare(answers, when, cause, known):
+            for r, parameters in enumerate(answers):
+                mistakes = known(r)
+                for i, (got, expected) in enumerate(zip(parameters, want, strict=True)):
+                    name, rtol = f"parameter {i} {when}", 1e-9 if dtype is np.float64 else 1e-3
+                    instead = {what: arrays[i] for what, arrays in mistakes.items()}
+                    self.array(got, expected, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=instead)
+
+        answers = self.ranks.call(wrap_model, [dict(values=v, size=size) for v in values], show=self.show)[:size]
+        cause = "a parameter that is not broadcast, or a root other than rank 0"
+        compare(answers, "at the start", cause, lambda r: {f"that of rank {k}": each for k, each in enumerate(values[:size]) if k})
+        for number in range(1, steps + 1):
+            x, target = self._samples(size, samples, dims, dtype)
+            answers = self._step(size, x, target, lr=0.1)
+            if size > 1 and not any(payload for rank in self.ranks.traffic[:size] for *_, payload in rank):
+                cause = (
+                    "hooks that are not registered, or that wait until the hooks of all parameters have run (the unused layer's never do)"
+                )
+                self.fail(f"no gradient was exchanged in step {number}", cause)
+            for r in range(size):
+                self.requests_completed(self.ranks.unended[r], r)
+            grads = reference_gradients(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
+            before, want = want, [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
+            cause = "a mean that does not get into p.grad, or is read before its Wait; the mean of another gradient; or hooks that are "
+            cause += "registered again in each forward"
+            known = partial(_known_mistakes, before, grads, x, target, size)
+            compare([p for p, _ in answers], f"after step {number}", cause, known)
+        self.ranks.call(restore_comm)
+
+    def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64, *, late: bool = False) -> None:
+        """Check when gradients are exchanged: a gradient passes a gate once those above have been exchanged, and is changed there.
+
+        `late`: one rank begins its backward when the others are at their last gates, which they must reach without waiting for it.
+        """
+        values, dims, samples = self._draw(size, layers, dtype)
+        sizes = [v.nbytes for v in values[0][UNUSED:]]
+        last = int(self.random.integers(size)) if late else None
+        self.case += f", rank {last} begins its backward after the others" if late else ""
+        self.ranks.call(wrap_model, [dict(values=v, size=size, late=last) for v in values], show=self.show)
+        most = 2 * (size - 1) / size * sum(v.nbytes for v in values[0]) + GATE_MESSAGE_BYTES * late
+        for _ in range(2):
+            x, target = self._samples(size, samples, dims, dtype)
+            numbers = self.random.uniform(0.5, 2, (size, layers - 1) if late else layers - 1)
+            numbers = np.broadcast_to(numbers, (size, layers - 1))
+            gates = [[(sum(sizes[-2 * (j + 1) :]), float(f)) for j, f in enumerate(numbers[r % size])] for r in range(4)]
+            answers = self._gated_step(size, x, target, gates)
+            first = [float(np.prod(np.delete(numbers[:, -1], last))) if late and r == last else 0.0 for r in range(size)]
+            own = [reference_gradients(p, x[r], target[r], numbers[r], first[r]) for r, (p, _) in enumerate(answers)]
+            self._compare_gradients(answers, own, dtype, most)
+        self.ranks.call(restore_comm)
+
+    def buckets(self, size: int = 4, blocks: int = 3, count: int = 3, dtype: type = np.float64) -> None:
+        """Check a wrapper with buckets, on a model whose gradients become final in an order that differs between ranks.
+
+        `count`: of how many gradients the first bucket is made; 1: all buckets of one each; 0: one bucket of all.
+        """
+        branches = 2
+        values, dims, samples = self._draw(size, blocks, dtype, branches)
+        first = sum(v.nbytes for v in values[0][-count:])
+        bucket_bytes = 1 if count == 1 else first - (count > 1)  # so that the bucket gets more than that
+        buckets = buckets_of(values[0], bucket_bytes)
+        self.case += f", 2 layers side by side each, bucket_bytes {bucket_bytes}, which is {len(buckets)} buckets"
+        given = [dict(values=v, size=size, branches=branches, bucket_bytes=bucket_bytes) for v in values]
+        self.ranks.call(wrap_model, given, show=self.show)
+        most = 2 * (size - 1) / size * sum(v.nbytes for v in values[0])
+        for _ in range(2):
+            x, target = self._samples(size, samples, dims, dtype)
+            numbers = self.random.uniform(0.5, 2, blocks - 1)
+            needed = [launched_bytes(values[0], buckets, j + 1, branches) * (size > 1) for j in range(blocks - 1)]
+            gates = [(nbytes, float(f)) for nbytes, f in zip(needed, numbers, strict=True)]
+            answers = self._gated_step(size, x, target, gates, "a bucket that is not launched once it is full", keep=True)
+            self._compare_launches(size, values[0], buckets)
+            own = [reference_gradients(p, x[r], target[r], numbers, branches=branches) for r, (p, _) in enumerate(answers)]
+            cause = "buckets that are launched in the order in which they become full, which is not the same on all ranks; a last bucket "
+            cause += "that is not launched; a mean that is read before its Wait; or a part of a bucket that goes to another parameter"
+            self._compare_gradients(answers, own, dtype, most, cause, share=1 / size)
+        self.ranks.call(restore_comm)
+
+    def _compare_launches(self, size: int, values: list[np.ndarray], buckets: list[list[int]]) -> None:
+        """Compare the all-reduces of a step with the buckets; one of parameters without any gradient may be left out."""
+        sizes = [sum(values[i].size for i in bucket) for bucket in buckets]
+        used = [n for n, bucket in zip(sizes, buckets, strict=True) if max(bucket) >= UNUSED]
+        for r in range(size):
+            calls = sum(many for _, ranks, many, payload in self.ranks.traffic[r] if len(ranks) > 1 and payload)
+            if calls not in (len(sizes), len(used)) and size > 1:
+                cause = "one all-reduce per parameter, a bucket that is launched twice or not at all, or another rule for closing a bucket"
+                self.fail(f"rank {r} made {calls} exchanges for {len(sizes)} buckets", cause)
+            if (arrays := self.ranks.arrays[r]) is not None and size > 1 and [a.size for a in arrays] not in (sizes, used):
+                cause = "a bucket that is closed too early or too late, or parameters in another order than from the last to the first"
+                self.fail(f"rank {r} exchanged arrays of other sizes than those of its buckets", cause)
+
+    def _compare_gradients(self, answers: list, own: list, dtype: type, most: float, cause: str = "", share: float | None = None) -> None:
+        """Compare the gradients with the mean of each rank's own ones; without `share`, any multiple of it passes."""
+        rtol, wants = 1e-9 if dtype is np.float64 else 1e-3, [sum(each) for each in zip(*own, strict=True)][UNUSED:]
+        for r, (_, grads) in enumerate(answers):
+            if any(getattr(g, "dtype", None) != dtype for g in grads[UNUSED:]) or any(g is not None for g in grads[:UNUSED]):
+                self.fail(f"rank {r} has gradients of the wrong dtype, or a gradient for the unused layer", "np.empty without dtype=")
+            self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause="gradients that are exchanged twice")
+            self.requests_completed(self.ranks.unended[r], r)
+            scale = share or min(max(_gradient_scale(grads[UNUSED:], wants), 1e-3), 10.0)
+            for i, (got, want) in enumerate(zip(grads[UNUSED:], wants, strict=True)):
+                usual = cause or "gradients that are not averaged over all ranks, or not computed by the model's own backward"
+                name, want = f"gradient {i + UNUSED}, scaled during the step,", (want * scale).astype(dtype)
+                self.array(got, want, name=name, rank=r, rtol=rtol, scale=3.0 * scale, cause=usual)
+
+    def _draw(self, size: int, layers: int, dtype: type, branches: int = 1) -> tuple[list, list[int], int]:
+        """Draw parameters for each of four ranks, the layer sizes, and the number of samples per rank."""
+        dims, samples = [int(d) for d in self.random.integers(1, 8, layers + 1)], int(self.random.integers(1, 5))
+        self.case = f"{size} ranks with {samples} samples each, layers {' x '.join(map(str, dims))}, {np.dtype(dtype)}"
+        pairs = [(1, 1), *((a, b) for a, b in pairwise(dims) for _ in range(branches))]
+        shapes = [shape for a, b in pairs for shape in ((a, b), (b,))]
+        return [[self.random.standard_normal(s).astype(dtype) for s in shapes] for _ in range(4)], dims, samples
+
+    def _samples(self, size: int, samples: int, dims: list[int], dtype: type) -> list[np.ndarray]:
+        return [self.random.standard_normal((size, samples, n)).astype(dtype) for n in (dims[0], dims[-1])]
+
+    def _gated_step(self, size: int, x: np.ndarray, target: np.ndarray, gates: list, what: str = "", keep: bool = False) -> list:
+        """Take a step through gates, and explain the errors of ranks that do not get through them."""
+        try:
+            return self._step(size, x, target, lr=0.0, gates=gates, keep=keep)
+        except RanksError as error:
+            if "TooEarly" in error.short:
+                said = f"backward continues before the gradients above have been exchanged ({error.short})"
+                self.fail(said, what or "collectives after backward")
+            if "Deadlock" in error.short and "begins its backward after" in self.case:
+                cause = "a blocking all-reduce in a hook, or a Wait in a hook: the end of backward is early enough"
+                self.fail(f"a rank's backward waits for another rank's ({error.short})", cause)
+            raise
+
+    def _step(self, size: int, x: np.ndarray, target: np.ndarray, lr: float, gates: list | None = None, keep: bool = False) -> list:
+        given = [dict(x=x[r % size], target=target[r % size], lr=lr, through_gates=gates is not None) for r in range(4)]
+        return self.ranks.call(train_step, given, show=self.show, gates=gates, keep=keep)[:size]

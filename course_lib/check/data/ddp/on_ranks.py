@@ -1,0 +1,129 @@
+"""Functions that part 14's check runs on the ranks; see `ddp.check`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from course_lib.autograd import SGD, Linear, Module, Tensor, operations
+from course_lib.check.data.ddp.reference import gate_gradient
+from course_lib.ddp import DistributedDataParallel
+from course_lib.engine import traffic_gates
+from course_lib.engine.namespace import get_ipython, student
+
+
+def wrap_model(values, size, branches=1, bucket_bytes=None, late=None):
+    """Wrap a model with gates between its blocks, on the first ranks; return its initial parameters.
+
+    `late`: the rank that begins its backward only when all other ranks have reached their last gate.
+    """
+    everyone, MyDP = student("everyone"), student("MyDP")
+    names = get_ipython().user_ns
+    trial = names["trial"] = {}
+    comm = names["comm"] = everyone.Split(color=int(everyone.Get_rank() >= size))
+    between = everyone.Split(color=int(everyone.Get_rank() >= size))  # the same ranks, for the check's own messages
+    me = comm.Get_rank()
+    trial["told"] = told = []
+
+    class Gate(Module):
+        """Identity in forward; backward changes the gradient by a number, received once enough has been sent."""
+
+        def __init__(self, lowest=False):
+            self.lowest = lowest
+
+        def forward(self, x):
+            return Tensor.from_operation(x.data, (x,), lambda grad: (self.passed(grad) if trial["gates"] else grad,))
+
+        def passed(self, grad):
+            number = traffic_gates.pass_gate()
+            if self.lowest and late is not None and me != late:
+                told.append(between.Isend(np.array([number]), dest=late))
+            return gate_gradient(grad, number)
+
+    class Start(Module):
+        """Identity in forward; on the late rank, backward waits here for the numbers of the others' last gates."""
+
+        def forward(self, x):
+            return Tensor.from_operation(x.data, (x,), lambda grad: (self.begun(grad) if trial["gates"] else grad,))
+
+        def begun(self, grad):
+            number, product = np.empty(1), 1.0
+            if me != late:
+                return grad
+            for other in sorted({*range(size)} - {me}):
+                between.Recv(number, source=other)
+                product *= float(number[0])
+            return gate_gradient(grad, product)
+
+    class Net(Module):
+        """Blocks with tanh and a gate in between, and one layer that is not used."""
+
+        def __init__(self):
+            self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
+            self.blocks = range(1, len(self.layers), branches)
+            self.gates = [Gate(i == 0) for i in range(len(self.blocks) - 1)]
+            self.start = Start()
+            for p, v in zip(self.parameters(), values, strict=True):
+                p.data = v.copy()
+
+        def forward(self, x):
+            for i, gate in zip(self.blocks[:-1], self.gates, strict=True):
+                x = gate(operations.tanh(self.block(i, x)))
+            return self.start(self.block(self.blocks[-1], x))
+
+        def block(self, i, x):
+            if branches == 1:
+                return self.layers[i](x)
+            order = sorted(range(branches), reverse=me % 2 > 0)  # not the same on all ranks, and so the hooks' order isn't, either
+            outs = {j: self.layers[i + j](x) for j in order}
+            return outs[0] + outs[1] * 2
+
+    if everyone.Get_rank() >= size:
+        return None
+    with without_builtin_ddp():
+        trial["model"] = model = Net()
+        trial["wrapped"] = MyDP(model) if bucket_bytes is None else MyDP(model, bucket_bytes)
+    if any(p.data is None for p in model.parameters()):
+        raise ValueError("A parameter's data is None. Collectives return nothing: they fill the array that they are given.")
+    return [p.data.copy() for p in model.parameters()]
+
+
+def train_step(x, target, lr, through_gates):
+    """Take a training step on the first ranks; return all parameters after it, and their gradients."""
+    trial = student("trial")
+    if "model" not in trial:
+        return None
+    trial["gates"], parameters = through_gates, trial["model"].parameters()
+    with without_builtin_ddp():
+        for p in parameters:
+            p.grad = None
+        out = trial["wrapped"](x)
+        if not isinstance(out, Tensor):
+            raise TypeError(f"MyDP.forward must return the model's output, a Tensor; got {out!r}.")
+        ((out * target).sum() * (1 / len(x))).backward()
+        for request in trial["told"]:
+            request.Wait()
+        trial["told"].clear()
+        SGD(trial["wrapped"].parameters(), lr).step()
+    return [p.data.copy() for p in parameters], [p.grad for p in parameters]
+
+
+@contextmanager
+def without_builtin_ddp():
+    """Make the ready-made wrapper unusable inside a `with` block, also through saved references."""
+
+    def not_here(*_, **__):
+        raise TypeError("The ready-made DistributedDataParallel belongs to part 13. Write MyDP yourself, with hooks and all-reduces.")
+
+    make = DistributedDataParallel.__init__
+    code, make.__code__ = make.__code__, not_here.__code__
+    try:
+        yield
+    finally:
+        make.__code__ = code
+
+
+def restore_comm():
+    everyone = student("everyone")
+    get_ipython().user_ns["comm"] = everyone
