@@ -83,9 +83,9 @@ def rank_batches(loader, rank, size):
     Parameters
     ----------
     loader : DataLoader
-        Yields ``len(loader)`` batches; the last one may be smaller. If it shuffles, each
-        pass has a new order, which is the same on all ranks: same seed, same number of
-        passes before. Go through it once.
+        Yields ``len(loader)`` batches; the last one may be smaller. If it shuffles,
+        each pass has a new order, which is the same on all ranks: same seed, same
+        number of passes before. Go through it once.
     rank, size : int
         The rank, and the number of ranks.
 

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 13 Data parallelism in three lines" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
+# The gray lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="One sample a rank" tags=["notes"]

@@ -146,8 +146,8 @@ class MyDP(Module):
         """Start the all-reduce of a bucket."""
         parts = []
         for p in bucket:
-            grad = self.final.get(p)
-            parts.append(np.zeros_like(p.data).ravel() if grad is None else grad.ravel())
+            grad = self.final.get(p, np.zeros_like(p.data))
+            parts.append(grad.ravel())
         flat = np.concatenate(parts)
         self.started.append((bucket, flat, comm.Iallreduce(MPI.IN_PLACE, flat)))
 

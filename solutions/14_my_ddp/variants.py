@@ -187,10 +187,10 @@ class MyDP__counts_all_parameters:
 
 @loses(2)
 @changes(
-    "parts.append(np.zeros_like(p.data).ravel() if grad is None else grad.ravel())",
-    "parts += [] if grad is None else [grad.ravel()]",
-    "        flat = np.concatenate(parts)\n",
-    "        flat = np.concatenate([*parts, np.zeros(0, bucket[0].dtype)])\n",
+    "            parts.append(grad.ravel())",
+    "            parts += [grad.ravel()] if p in self.final else []",
+    "        flat = np.concatenate(parts)",
+    "        flat = np.concatenate([*parts, np.zeros(0, bucket[0].dtype)])",
 )
 class MyDP__no_place_for_the_unused:
     """Leaves out a gradient that is not there, and then cuts the bucket as if it were."""

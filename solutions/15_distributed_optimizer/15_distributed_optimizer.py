@@ -272,7 +272,7 @@ except RuntimeError as error:
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the same as a step on one
+# 1. Batch normalization takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the same as a step on one
 #    rank with 64?
 # 2. `DistributedOptimizer` communicates after `backward`, `MyDP` during it. When does that matter? How could the optimizer do it, too?
 #

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 15 A distributed optimizer, and ResNet-9" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
+# The gray lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
 # %% [markdown] after="In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead. That is Horovod's interface" tags=["notes"]
@@ -23,7 +23,7 @@
 # each rank has its own seed: parts overlap, and some samples are in no part.
 
 # %% [markdown] after="Draw the parts" tags=["notes"]
-# A rank's squares are scattered because the samples are shuffled before the cut. No square is coloured on two ranks; the two that are grey
+# A rank's squares are scattered because the samples are shuffled before the cut. No square is colored on two ranks; the two that are gray
 # on all four are the ones left over.
 
 # %% [markdown] after="Exercise: partition_dataset" tags=["notes"]
@@ -31,8 +31,8 @@
 # times as many samples. Two shuffles are needed: one before the cut, and one in each epoch.
 
 # %% [markdown] after="Exercise: broadcast_parameters" tags=["notes"]
-# Ask what is not broadcast: the running means of batch normalisation are not parameters. That does no harm here: the means start
-# at zero and the variances at one, on every rank. The check uses rank 2, so it catches a `root=0` typed out of habit.
+# Ask what is not broadcast: the running means of batch normalization are not parameters. That does no harm here: the means start at zero
+# and the variances at one, on every rank. The check uses rank 2, so it catches a `root=0` typed out of habit.
 
 # %% [markdown] after="## Your turn: step together" tags=["notes"]
 # Ask what `step` should do with a `grad` that is None. Skip it: given zeros instead, Adam would move the parameter because of its old
@@ -80,6 +80,6 @@
 # for MPI by name. NCCL needs one GPU per rank.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
-# Question 1: not quite, since the means over 16 samples are not the means over all 64; synchronised batch normalisation exchanges them in
+# Question 1: not quite, since the means over 16 samples are not the means over all 64; synchronized batch normalization exchanges them in
 # forward. Question 2: when communication takes long compared with backward, as with a large model or a slow network. The optimizer knows the
 # parameters, so it can register hooks on them, start the all-reduces there and wait in `step`: that is Horovod.
