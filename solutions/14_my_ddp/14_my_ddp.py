@@ -71,16 +71,17 @@ cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 # %% [markdown] tags=["slide-50"]
 # ## Start now, wait later
 #
-# `request = comm.Iallreduce(mine, total)` starts an all-reduce and returns at once. `request.Wait()` returns when `total` holds the sum.
-# In between, the rank may compute, but must touch neither array. A rank that uses `Allreduce` in a hook waits there for all other ranks.
+# `request = comm.Iallreduce(mine, total)` starts an all-reduce and returns at once. `request.Wait()` returns when `total` holds the sum;
+# `request.Test()` tells whether it does. In between, the rank may compute, but must neither read nor write the two arrays. A rank that uses
+# `Allreduce` in a hook waits there for all other ranks.
 
 # %% Start and wait
 # %%px
 mine, total = np.full(3, 1.0 + comm.Get_rank()), np.zeros(3)
 request = comm.Iallreduce(mine, total)
-early = total.copy()  # not the sum yet: nobody may rely on it
+complete = request.Test()
 request.Wait()
-print(f"{early} before Wait, {total} after it")
+print(f"complete after the start: {complete}; the sum: {total}")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn

@@ -313,7 +313,7 @@ class MyDP__skips_the_late_start(Module):
 
     def forward(self, x):
         if hasattr(self.model, "start"):
-            self.model.start = lambda out: out
+            self.model.start = None
         return self.model(x)
 
 

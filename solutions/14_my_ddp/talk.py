@@ -23,8 +23,8 @@
 # The last layer's: backward starts there.
 
 # %% [markdown] after="## Start now, wait later" tags=["notes"]
-# Ask what a rank prints before `Wait`: nobody knows. It may be zeros, or a part of the sum. That is why a hook cannot return the mean: when
-# it returns, the sum is not there yet.
+# Ask which ranks find their all-reduce complete at once: perhaps the last one to start it. Ask what is in `total` until then: nobody knows.
+# That is why a hook cannot return the mean: when it returns, the sum is not there yet.
 
 # %% [markdown] after="## Your turn" tags=["notes"]
 # MPI matches collectives by the order of the calls, not by name. Ask who guarantees the order of the hooks. Nobody: the ranks of a model

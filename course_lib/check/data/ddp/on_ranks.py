@@ -13,76 +13,96 @@ from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
 
 
+class Gate(Module):
+    """Identity in forward; backward changes the gradient by a number, received once enough has been sent.
+
+    Parameters
+    ----------
+    trial : dict
+        "gates": whether gates act in this step; "told": requests of the numbers sent.
+    between : Communicator
+        The group, for the check's own messages.
+    tell : int or None
+        The rank to which the number is sent.
+    """
+
+    def __init__(self, trial, between, tell=None):
+        self.trial, self.between, self.tell = trial, between, tell
+
+    def forward(self, x):
+        return Tensor.from_operation(x.data, (x,), lambda grad: (self.passed(grad) if self.trial["gates"] else grad,))
+
+    def passed(self, grad):
+        number = traffic_gates.pass_gate()
+        if self.tell is not None:
+            self.trial["told"].append(self.between.Isend(np.array([number]), dest=self.tell))
+        return gate_gradient(grad, number)
+
+
+class LateStart(Gate):
+    """Identity in forward; backward waits here for the numbers of the other ranks' lowest gates."""
+
+    def passed(self, grad):
+        number, product = np.empty(1), 1.0
+        for other in range(self.between.Get_size()):
+            if other != self.between.Get_rank():
+                self.between.Recv(number, source=other)
+                product *= float(number[0])
+        return gate_gradient(grad, product)
+
+
+class Net(Module):
+    """Blocks of linear layers with tanh and a gate in between, and one layer that is not used."""
+
+    def __init__(self, values, branches, reverse, gate, start):
+        self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
+        self.branches, self.reverse = branches, reverse
+        self.blocks = range(1, len(self.layers), branches)
+        self.gates, self.start = [gate(i == 0) for i in range(len(self.blocks) - 1)], start
+        for p, v in zip(self.parameters(), values, strict=True):
+            p.data = v.copy()
+
+    def forward(self, x):
+        for i, gate in zip(self.blocks[:-1], self.gates, strict=True):
+            x = gate(operations.tanh(self.block(i, x)))
+        out = self.block(self.blocks[-1], x)
+        return self.start(out) if self.start else out
+
+    def block(self, i, x):
+        if self.branches == 1:
+            return self.layers[i](x)
+        order = sorted(range(self.branches), reverse=self.reverse)
+        outs = {j: self.layers[i + j](x) for j in order}
+        return outs[0] + outs[1] * 2
+
+
 def wrap_model(values, size, branches=1, bucket_bytes=None, late=None):
     """Wrap a model with gates between its blocks, on the first ranks; return its initial parameters.
 
-    `late`: the rank that begins its backward only when all other ranks have reached their last gate.
+    Parameters
+    ----------
+    branches : int
+        Layers side by side in a block, 1 or 2. Ranks with an odd number use them in another order, so the order of hooks differs, too.
+    bucket_bytes : int, optional
+        Passed to `MyDP` if it is given.
+    late : int, optional
+        The rank that begins its backward only when all other ranks have reached their lowest gate.
     """
     everyone, MyDP = student("everyone"), student("MyDP")
     names = get_ipython().user_ns
-    trial = names["trial"] = {}
+    trial = names["trial"] = {"told": []}
     comm = names["comm"] = everyone.Split(color=int(everyone.Get_rank() >= size))
-    between = everyone.Split(color=int(everyone.Get_rank() >= size))  # the same ranks, for the check's own messages
-    me = comm.Get_rank()
-    trial["told"] = told = []
-
-    class Gate(Module):
-        """Identity in forward; backward changes the gradient by a number, received once enough has been sent."""
-
-        def __init__(self, lowest=False):
-            self.lowest = lowest
-
-        def forward(self, x):
-            return Tensor.from_operation(x.data, (x,), lambda grad: (self.passed(grad) if trial["gates"] else grad,))
-
-        def passed(self, grad):
-            number = traffic_gates.pass_gate()
-            if self.lowest and late is not None and me != late:
-                told.append(between.Isend(np.array([number]), dest=late))
-            return gate_gradient(grad, number)
-
-    class Start(Module):
-        """Identity in forward; on the late rank, backward waits here for the numbers of the others' last gates."""
-
-        def forward(self, x):
-            return Tensor.from_operation(x.data, (x,), lambda grad: (self.begun(grad) if trial["gates"] else grad,))
-
-        def begun(self, grad):
-            number, product = np.empty(1), 1.0
-            if me != late:
-                return grad
-            for other in sorted({*range(size)} - {me}):
-                between.Recv(number, source=other)
-                product *= float(number[0])
-            return gate_gradient(grad, product)
-
-    class Net(Module):
-        """Blocks with tanh and a gate in between, and one layer that is not used."""
-
-        def __init__(self):
-            self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
-            self.blocks = range(1, len(self.layers), branches)
-            self.gates = [Gate(i == 0) for i in range(len(self.blocks) - 1)]
-            self.start = Start()
-            for p, v in zip(self.parameters(), values, strict=True):
-                p.data = v.copy()
-
-        def forward(self, x):
-            for i, gate in zip(self.blocks[:-1], self.gates, strict=True):
-                x = gate(operations.tanh(self.block(i, x)))
-            return self.start(self.block(self.blocks[-1], x))
-
-        def block(self, i, x):
-            if branches == 1:
-                return self.layers[i](x)
-            order = sorted(range(branches), reverse=me % 2 > 0)  # not the same on all ranks, and so the hooks' order isn't, either
-            outs = {j: self.layers[i + j](x) for j in order}
-            return outs[0] + outs[1] * 2
-
+    between = everyone.Split(color=int(everyone.Get_rank() >= size))
     if everyone.Get_rank() >= size:
         return None
+    me = comm.Get_rank()
+
+    def gate(lowest):
+        return Gate(trial, between, late if lowest and late is not None and late != me else None)
+
     with without_builtin_ddp():
-        trial["model"] = model = Net()
+        start = LateStart(trial, between) if late == me else None
+        trial["model"] = model = Net(values, branches, me % 2 > 0, gate, start)
         trial["wrapped"] = MyDP(model) if bucket_bytes is None else MyDP(model, bucket_bytes)
     if any(p.data is None for p in model.parameters()):
         raise ValueError("A parameter's data is None. Collectives return nothing: they fill the array that they are given.")
