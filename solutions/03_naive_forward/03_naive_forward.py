@@ -91,8 +91,9 @@ print(*placement.kinds_of(held, whole))
 # | partial | sharded | reduce-scatter |
 # | replicated | sharded | nothing is sent: each rank takes its slice |
 #
-# Each function of parts 03 to 07 does one line of this table. Find out what the ranks have and what they need, and you know what to call.
-# Part 05 adds the other half of each line: what happens to the gradient. Here are the two lines of this part.
+# Each function of parts 03 to 07 does one line of this table, or leaves the array as it is. Find out what the ranks have and what they
+# need, and you know what to call. Part 05 adds the other half of each line: what happens to the gradient. Here are the two lines of this
+# part.
 
 # %% Draw the lines of this part tags=["folded", "slide-50"]
 lines = [placement.LAYER_OPERATORS[name] for name in ("naive input", "naive output")]

@@ -71,7 +71,7 @@ plots.holdings(
 # Each matrix is **replicated** on the ranks or **sharded** by rows or columns (part 03). What can the ranks do without sending anything?
 # Look at the *contracted* dimension, the one that the product sums over: the columns of A and the rows of B.
 #
-# 1. It is sharded in neither, and at most one of the two is sharded. The ranks' own products are rows or columns of C, and complete.
+# 1. It is sharded in neither, and at most one of the two is sharded. The ranks' own products are rows or columns of C, or all of it.
 # 2. It is sharded in one of them only. The shapes do not match, so that matrix is gathered first. (Or, if the other one is replicated, each
 #    rank takes its slice of that, and it is case 3.)
 # 3. It is sharded in both. Each rank has one term of the sum: C is **partial**. An all-reduce makes it replicated, a reduce-scatter
