@@ -54,9 +54,7 @@ def train_blocks(
         after training: "loss", with each rank's own parameters, and "loss_of_rank_0", with rank 0's replicated parameters on all ranks.
     """
     random, n, index = np.random.default_rng(TEXT_SEED), comm.Get_size(), comm.Get_rank()
-    teacher = Sequential(*(Block(width, heads, np.random.default_rng([TEACHER_SEED, i])) for i in range(depth)))
-    blocks = (Block(width, heads, np.random.default_rng([STUDENT_SEED, i]), comm, enter, leave) for i in range(depth))
-    model = Sequential(*blocks)
+    teacher, model = _blocks(TEACHER_SEED, width, heads, depth), _blocks(STUDENT_SEED, width, heads, depth, comm, enter, leave)
     optimizer, found = Adam(model.parameters(), lr), dict(losses=[], apart=[])
 
     def batch() -> tuple[np.ndarray, np.ndarray]:
@@ -69,26 +67,31 @@ def train_blocks(
         error = model(Tensor(x)) - y
         return (error * error).sum() * (1 / (tokens[0] * tokens[1] * width))
 
-    def whole(loss: Tensor) -> float:
-        value = np.array([loss.item()])
-        if split:  # each rank has the terms of its own positions
-            comm.Allreduce(MPI.IN_PLACE, value)
-        return float(value[0])
-
     for _ in range(steps):
         x, y = batch()
-        optimizer.zero_grad()
         loss = loss_of(x, y)
+        optimizer.zero_grad()
         loss.backward()
-        if after_backward is not None:
+        if after_backward:
             after_backward(model)
         optimizer.step()
-        found["losses"].append(whole(loss))
+        found["losses"].append(_whole(loss, comm, split))
         found["apart"].append(_largest_difference(model, comm))
-    found["loss"] = whole(loss_of(x, y))
+    found["loss"] = _whole(loss_of(x, y), comm, split)
     for p in _replicated(model):
         comm.Bcast(p.data, root=0)
-    return found | {"loss_of_rank_0": whole(loss_of(x, y))}
+    return found | {"loss_of_rank_0": _whole(loss_of(x, y), comm, split)}
+
+
+def _whole(loss: Tensor, comm: object, split: bool) -> float:
+    value = np.array([loss.item()])
+    if split:  # each rank has the terms of its own positions
+        comm.Allreduce(MPI.IN_PLACE, value)
+    return float(value[0])
+
+
+def _blocks(seed: int, width: int, heads: int, depth: int, *parallel: object) -> Sequential:
+    return Sequential(*(Block(width, heads, np.random.default_rng([seed, i]), *parallel) for i in range(depth)))
 
 
 def _replicated(model: Module) -> list:
