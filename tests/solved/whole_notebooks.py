@@ -21,9 +21,13 @@ SHORTER = {
     "12_mlp": {"epochs=5": "epochs=1"},
     "14_my_ddp": {"1024, 16, 4.0": "256, 16, 0.5"},
     "15_distributed_optimizer": {"64, 4, 0.01": "64, 1, 0.01", "x, y in loader:": "x, y in list(loader)[:4]:"},
-    "17_zero_schedule": {"num_layers=48": "num_layers=8", "in (1, 4, 16, 64)}\nplots.bars(\n": "in (16, 64)}\nplots.bars(\n"},
-    "24_experts": {"range(120)": "range(4)"},
-    "25_real_pipeline": {"4 if os.cpu_count() > 3 else 2": "2, depth=2, count=4, tries=1", "[1, 2, 4, 8, 16]": "[1, 2]"},
+    "17_zero_schedule": {"num_layers=48": "num_layers=8", "world_sizes = (1, 4, 16, 64)": "world_sizes = (16, 64)"},
+    "24_experts": {"factor = 120,": "factor = 4,"},
+    "25_real_pipeline": {
+        "depth, count = 8, 8": "depth, count = 2, 4",
+        "4 if os.cpu_count() > 3 else 2, ": "2, tries=1, ",
+        "[1, 2, 4, 8, 16]": "[1, 2]",
+    },
     "26_fsdp": {"Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)": "Sizes(64, 32, 4, 2, 32)"},
     "27_checkpoint": {"killed_at, survivors = 60, 10, 37, 3": "killed_at, survivors = 24, 10, 13, 3"},
     "28_gpt": {
