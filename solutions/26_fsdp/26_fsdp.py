@@ -282,8 +282,9 @@ plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ra
 if pytorch.available():
     theirs = pytorch.train_fully_sharded(partial(layers, sizes), everyone, tokens)
     apart = np.abs(np.subtract(theirs["losses"], sharded["losses"])).max()
-    print(f"losses of all steps: the largest difference is {apart:.1e}")
-    print(f"a rank keeps {theirs['kept']:,} bytes there, {sharded['kept']:,} here")
+    print(f"all losses: the largest difference is {apart:.1e}")
+    if everyone.Get_rank() == 0:
+        print(f"rank 0 keeps {theirs['kept']:,} bytes there, {sharded['kept']:,} here")
 else:
     print(pytorch.INSTALL_HINT)
 

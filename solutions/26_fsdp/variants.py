@@ -367,7 +367,7 @@ class FullyShardedDataParallel__own_norm:
 @loses(5)
 @changes("for g in grads if total > most else []:", "for g in grads:")
 class FullyShardedDataParallel__always_scales:
-    """Scales short gradients up."""
+    """Scales small gradients up."""
 
 
 @loses(5)

@@ -19,7 +19,7 @@ SAMPLE = {
     "03_naive_forward": ["padded_all_reduce", "deadlock", "row_by_row"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
     "21_tensor_parallel": ["own_largest", "local_labels", "of_logs"],
-    "26_fsdp": ["replaces", "not_freed_forward", "all_reduced_lengths"],
+    "26_fsdp": ["replaces", "not_freed_forward", "all_reduced_norms"],
     "27_checkpoint": ["no_barrier", "rounded_down", "by_pathlib"],
 }
 
