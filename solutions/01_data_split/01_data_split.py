@@ -148,9 +148,9 @@ plots.bars(held, "Memory that rank 0 keeps in use: the returned array, or a copy
 # - PyTorch: `DistributedSampler` (`torch/utils/data/distributed.py`) deals indices instead of cutting arrays: rank r gets every n-th,
 #   `indices[r:total:n]`, after a shuffle with `seed + epoch`; call `set_epoch`. It pads with repeated samples where n does not divide.
 # - JAX: `jax.make_array_from_process_local_data` joins what each process has loaded into one array that is sharded over the batch.
-# - Megatron-LM: `MegatronPretrainingSampler` (`megatron/training/datasets/data_samplers.py`) gives each data parallel rank a block of every
-#   micro-batch, not of the data set. The ranks of a tensor parallel group do not load it again: their first rank broadcasts it, see
-#   `get_batch_on_this_tp_rank` (`megatron/core/utils.py`).
+# - Megatron-LM: `MegatronPretrainingSampler` (`megatron/training/datasets/data_samplers.py`) does not cut the data set: of every `dp_size`
+#   consecutive micro-batches, each data parallel rank takes one. The ranks of a tensor parallel group do not load it again: their first
+#   rank broadcasts it, see `get_batch_on_this_tp_rank` (`megatron/core/utils.py`).
 # - DeepSpeed: `DeepSpeedDataLoader` (`deepspeed/runtime/dataloader.py`) uses a `DistributedSampler` over the data parallel ranks.
 #
 # </details>

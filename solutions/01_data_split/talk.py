@@ -56,8 +56,8 @@
 # What if the number of samples is not a multiple of dp_size?
 
 # %% [markdown] tags=["fragment"]
-# Either some samples are left out, or the shares are unequal. If they are unequal, the mean of the ranks' means is no longer the mean over
-# all samples.
+# Some samples are left out, or some are repeated, as PyTorch's sampler does, or the shares are unequal. If they are unequal, the mean of
+# the ranks' means is no longer the mean over all samples.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # Read the bars in pairs. What the function returned keeps all 737 kB in use, in every grid, because a slice is a view. Only the copy gets

@@ -144,7 +144,7 @@ plots.groups({"mp": mp_groups, "dp": dp_groups}, f"Your groups for mp_size={mp_s
 # ## What it costs
 #
 # Why is the gradient averaged in the dp group and not among all ranks? Because only the ranks of a column hold the same part of the model:
-# an average over all eight would mix the gradients of different weights. It would not be dearer, it would be wrong.
+# an average over all eight would mix the gradients of different weights. It would also send more, but above all it would be wrong.
 #
 # The grid decides what the average costs. A weight of 1 MB is split over the mp group, so each rank has a gradient of 1 MB / `mp_size`, and
 # averages it among `dp_size` ranks. This is what rank 0 sends in every grid of eight ranks.

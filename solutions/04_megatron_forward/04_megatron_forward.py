@@ -166,9 +166,9 @@ plots.exchange(summands, [got for got, _ in ranks.call(on_ranks.collect, given)]
 # ## What it costs
 #
 # The naive way gathers the hidden units and the outputs, each once; yours sums the outputs, which counts twice. So the ratio depends on the
-# layer: naive over Megatron is (hidden + outputs) / (2 outputs). Here are two layers, the perceptron of part 10 with 256 hidden units and
-# 12 outputs, and the second matrix of a transformer's MLP, which has four times as many hidden units as outputs. Change them, and the
-# batch.
+# layer: naive over Megatron is (hidden + outputs) / (2 outputs). Here are two layers: a perceptron's, with 256 hidden units and 12 outputs
+# (part 10's has 10, which four ranks cannot share), and the second matrix of a transformer's MLP, which has four times as many hidden units
+# as outputs. Change them, and the batch.
 
 
 # %% Count the bytes tags=["folded"]

@@ -82,7 +82,8 @@ plots.operators(lines, "Part 03's lines, and what happens to the gradients", ran
 # | replicated → replicated, for different work | nothing | partial → replicated | all-reduce |
 # | partial → sharded | reduce-scatter | sharded → replicated | all-gather |
 #
-# "Different work" means: each rank has its own part of the weight, or its own samples.
+# "Different work" means: each rank has its own part of the weight, or its own samples. Part 24 adds the all-to-all, which is its own
+# mirror.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example

@@ -72,8 +72,8 @@ cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 # ## Start now, wait later
 #
 # `request = comm.Iallreduce(mine, total)` starts an all-reduce and returns at once. `request.Wait()` returns when `total` holds the sum;
-# `request.Test()` tells whether it does. In between, the rank may compute, but must neither read nor write the two arrays. A rank that uses
-# `Allreduce` in a hook waits there for all other ranks.
+# `request.Test()` tells whether it does. Until then, the rank may compute, but must not write into `mine`, and must neither read nor write
+# `total`. A rank that uses `Allreduce` in a hook waits there for all other ranks.
 
 # %% Start and wait
 # %%px
