@@ -16,7 +16,8 @@
 # One rank has one batch more than the others. What happens?
 
 # %% [markdown] tags=["fragment"]
-# It waits in a collective that nobody else joins: a deadlock, in the last step of the epoch.
+# When training ends, it waits in a collective that nobody else joins: a deadlock. In earlier epochs, its extra step is averaged with the
+# others' first step of the next epoch, and no error tells you.
 
 # %% [markdown] after="Four parts" tags=["notes"]
 # Let the room do the sums: 12.8, 9.6, 6.4 and 3.2, rounded down to 12, 9, 6 and 3, so two samples are left over. Ask what goes wrong if

@@ -226,7 +226,7 @@ slow.draw(f"Rank {slow_rank} takes {times_as_long} times as long")
 # - **DeepSpeed**: `PipelineModule` (`deepspeed/runtime/pipe/module.py`). Its `partition_method` is `"parameters"` by default: it balances
 #   parameters, so stages may differ in their number of layers. Ours all have equally many.
 # - **JAX**: `jax.lax.ppermute` in a `jax.shard_map` sends to the next device (`docs/notebooks/shard_map.md`). All devices run the same
-#   program at the same time, so stages must be alike; ours branch on the rank.
+#   program at the same time, so stages are alike, or chosen with `jax.lax.switch`; ours branch on the rank.
 #
 # </details>
 

@@ -39,8 +39,9 @@ pictures.routing_preferences(ranks.pull("logits"), "The expert each token wants 
 
 # %% [markdown] tags=["slide"]
 # A layer has several sets of weights, its *experts*, and each token passes through a few of them: a *router*, a single matrix, decides
-# which (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight
-# times the parameters for the same computation. Rank $r$ of $n$ holds $\text{experts} / n$ experts, from $r \cdot \text{experts} / n$ on.
+# which (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So with eight experts, a
+# layer has eight times the parameters; with one of them per token, it computes no more. Rank $r$ of $n$ holds $\text{experts} / n$ experts,
+# from $r \cdot \text{experts} / n$ on.
 
 # %% Draw what kind the arrays are tags=["folded"]
 pictures.array_placements(4, "A mixture of experts, on the ranks of an expert parallel group (ep)")

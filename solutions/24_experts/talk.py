@@ -29,7 +29,8 @@
 
 # %% [markdown] after="Exercise: route" tags=["notes"]
 # Point at the loop: k is the outer index, so all first choices get their slots before any second ones. A softmax over only the chosen experts would
-# make the gate 1 for topk 1, and the router would learn nothing. And when a choice is dropped, the remaining gates stay as they are.
+# make the gate 1 for topk 1, and the router would learn from nothing but the balancing loss. And when a choice is dropped, the remaining
+# gates stay as they are.
 
 # %% [markdown] after="## Your turn: there, and back" tags=["notes"]
 # Read the shapes aloud, and say what the axis n means on each side of the arrow. In the last step it must move next to C, which takes a

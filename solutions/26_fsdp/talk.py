@@ -78,7 +78,8 @@
 # Two gathers and a reduce-scatter are half again as many bytes as an all-reduce. Does a step have to wait for them?
 
 # %% [markdown] tags=["fragment"]
-# Not if a block computes for longer than the next one's gather takes: then the two run at the same time.
+# Not for the gathers, if a block computes for longer than the next one's gather takes: then the two run at the same time. But our `reduce`
+# waits for its reduce-scatter; FSDP starts it, and goes on with the next block.
 
 # %% [markdown] after="Beside PyTorch" tags=["notes"]
 # Only with PyTorch installed. The losses agree to rounding errors in float32. What a rank keeps is nearly the same: a quarter of four arrays

@@ -43,9 +43,9 @@ sizes = Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8)
 
 # %% [markdown] tags=["slide"]
 # A run on thousands of devices fails every few hours: Llama 3's, on 16,384 GPUs, was interrupted 466 times in 54 days (Grattafiori et al.,
-# 2024, "The Llama 3 herd of models", section 3.3.4). Whatever is not on disk by then is lost. A **checkpoint** has everything the run
-# needs to continue *as if nothing had happened*: the parameters, both of Adam's moments, and the step number, which also determines the
-# texts that come next.
+# 2024, "The Llama 3 herd of models", section 3.3.4), 419 times unexpectedly. Whatever is not on disk by then is lost. A **checkpoint** has
+# everything the run needs to continue *as if nothing had happened*: the parameters, both of Adam's moments, and the step number, which also
+# determines the texts that come next.
 #
 # `ResumableRun` trains a small GPT. As in ZeRO's first stage ([part 09](09_zero3_adam.ipynb)), every rank has all the parameters, and one
 # part of what Adam updates: `run.parts`.

@@ -83,7 +83,7 @@ reference_data.picture(times)
 # - pipeline: one activation each way for the $l$ layers of a rank, and a $t$-th of the FLOP: $18\, h\, l / t$ if each of the $t$ tensor
 #   parallel ranks sends all of it. With *scatter/gather* (Narayanan et al., 2021, "Efficient large-scale language model training on GPU
 #   clusters using Megatron-LM", section 4.1), each sends a $t$-th, and the node gathers the parts: $18\, h\, l$;
-# - data: an all-reduce of 4 bytes per parameter, once per step: $0.75$ for each token that the rank has processed.
+# - data: an all-reduce of 4 bytes per parameter, once per step: about $0.75$ for each token that the rank has processed.
 #
 # Which axis may leave the node, and which one must not?
 
