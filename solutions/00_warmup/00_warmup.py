@@ -223,7 +223,7 @@ plots.ring(ranks.call(ring.allreduce, arrays), ranks.call(ring.allreduce, dict(m
 # %% [markdown] tags=["slide-50"]
 # ## How long it takes
 #
-# Bytes are not time. An all-reduce of a single number also takes a while: all ranks have to announce themselves and to wait for each other.
+# Bytes are not time. An all-reduce of a single number also takes a while: all ranks have to announce their arrival and wait for each other.
 # To a good approximation, an all-reduce of $n$ bytes takes
 #
 # $$T(n) = \alpha + \frac{n}{\beta},$$

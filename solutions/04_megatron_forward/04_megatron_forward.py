@@ -145,7 +145,7 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The last check multiplies between your two functions, and compares with the product on one rank.
+# The last check does the multiplication between your two functions, and compares the result with the product on one rank.
 
 # %% Check tags=["given"]
 both = ("megatron_collect_forward_input", "megatron_collect_forward_output")

@@ -149,7 +149,7 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The last check multiplies between your two functions, and compares with the gradient of the whole layer.
+# The last check does the multiplication between your two functions, and compares the result with the gradient of the whole layer.
 
 # %% Check tags=["given"]
 both = ("megatron_collect_backward_output", "megatron_collect_backward_x")

@@ -76,7 +76,7 @@ done = await asyncio.gather(*(gather_one(model) for model in models))
 # reports the result.
 #
 # **The target.** Without overlap, a step takes $T = T_\text{compute} + T_\text{comm}$. Compute is forward and backward of each layer and
-# micro-batch, and the update of the rank's shards. Communication is the input of each micro-batch, and two all-gathers and a
+# micro-batch, and the update of the rank's shards. Communication consists of the input of each micro-batch, and two all-gathers and a
 # reduce-scatter for each layer and micro-batch. Your step may take that long. A rank's memory may hold its shards, the activations of one
 # micro-batch (one per layer and four more), and five whole weights.
 

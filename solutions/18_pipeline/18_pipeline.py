@@ -83,9 +83,9 @@ for work in ((1, 4), (4, 1)):
 # reports the result.
 #
 # **The target.** A step takes $T = T_\text{compute} + T_\text{comm}$, one thing after the other. Compute is forward and backward of all
-# layers, and the update of one rank's layers. Communication is the input, and one message each way between neighbors. Your step may take
-# that long. A rank's memory may hold its own layers with their gradients and optimizer states, one activation for each of these layers, and
-# four more for whatever is being computed.
+# layers, and the update of one rank's layers. Communication consists of the input and one message each way between neighbors. Your step may
+# take that long. A rank's memory may hold its own layers with their gradients and optimizer states, one activation for each of these
+# layers, and four more for whatever is being computed.
 
 
 # %% Exercise: part2_training_loop tags=["exercise", "slide-50"]
@@ -214,7 +214,8 @@ slow.draw(f"Rank {slow_rank} takes {times_as_long} times as long")
 
 # %% [markdown] tags=["skip"]
 # T grows by the extra time of that one stage. The bubble fraction gets smaller, because the slow rank counts as busy. MFU shows that the
-# step is worse: it only counts the model's FLOP. In part 19, all ranks work at once, and a slow stage makes the others wait in every round.
+# step is worse: it counts only the operations that the model needs. In part 19, all ranks work at once, and a slow stage makes the others
+# wait in every round.
 
 # %% [markdown] tags=["skip"]
 # <details><summary><b>In the wild</b></summary>

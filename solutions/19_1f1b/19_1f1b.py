@@ -88,7 +88,7 @@ done = await asyncio.gather(*(forward_only(model) for model in models))
 #
 # How many forwards does rank r do before its first backward? Look at the picture. After that the two alternate, until only backwards are
 # left. The layers are split as in [part 18](18_pipeline.ipynb). Use the five dicts of `model.storage()` and `model.set_final_weight` again.
-# A way to begin: write the forward and the backward of one micro-batch as two functions, then put their calls in order. The first check
+# One way to begin: write the forward and the backward of one micro-batch as two functions, then put their calls in order. The first check
 # below looks at the order alone; you need no updates yet, and need not free anything.
 #
 # **The target.** The order is that of the picture. Where messages are free, a step may take $T$ plus the update of a rank's layers. The

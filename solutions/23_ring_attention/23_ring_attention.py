@@ -241,11 +241,11 @@ check.passed()
 # %% [markdown] tags=["slide-50"]
 # ## Who waits for whom
 #
-# Four ranks on a laptop share its cores, and their messages are copies in its memory. So this cell runs your function by the clock: a block
-# takes as long as on a device of a given speed, a message as long as on a link of a given bandwidth. First, messages travel only while their
-# receiver waits; then also while it computes, as with a network card that works by itself. Are the last two equally slow? Then your function
-# waits before it computes. In zigzag order, a block takes $2 d \, (T/n)^2$ FLOP per head, and its K and V have $8 d \, T/n$ bytes. So from
-# some length on, the transfer is hidden entirely (Liu et al., section 3). Predict that length for these speeds, and try it.
+# Four ranks on a laptop share its cores, and their messages are copies in its memory. So this cell sets the pace: a block takes as long as
+# it would on a device of a given speed, a message as long as on a link of a given bandwidth. First, messages travel only while their
+# receiver waits; then also while it computes, as with a network card that works by itself. Are the last two equally slow? Then your
+# function waits before it computes. In zigzag order, a block takes $2 d \, (T/n)^2$ FLOP per head, and its K and V have $8 d \, T/n$ bytes.
+# So beyond some length, the transfer is hidden entirely (Liu et al., section 3). Predict that length for these speeds, and try it.
 
 # %% Time a pass round the ring tags=["long", "slide-50"]
 # %%px

@@ -279,8 +279,8 @@ picture
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The computer loses power during `save`. What may be wrong on disk, although every file was written before the index? (Look up
-#    `os.fsync`.)
+# 1. The computer loses power during `save`. What could be wrong on disk, even though every file was written before the index? (Look
+#    up `os.fsync`.)
 # 2. How often would you save if it takes a minute and a run fails twice a day?
 #
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
@@ -291,8 +291,8 @@ saving.save(ranks, "save", "load")
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
 #
-# Hidden tests run when your notebook is graded. They slow down one rank after another, look at the disk at every moment, fill it, and kill
-# a rank midway. The ranks may then be on several computers: each has a folder of its own, in which it sees only its own files, and
+# Hidden tests run when your notebook is graded. They slow down one rank after another, check the disk at every point in time, fill it, and
+# kill a rank midway. The ranks may then be on several computers: each has a folder of its own, in which it sees only its own files, and
 # everything they have written is put together.
 
 # %% Test: a whole checkpoint at every moment tags=["test"] points=6

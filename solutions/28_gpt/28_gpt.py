@@ -258,7 +258,7 @@ plots.memory(memory, f"Memory of each rank in a step: {Settings(**sizes).name}")
 # 2. With capacity 1.25 (the default), the losses of two grids with experts are no longer equal. Why? Take `capacity=4.0` out of `mixtures`
 #    and try.
 # 3. The model gets ten times as wide. Which bars in the pictures grow by a factor of ten, and which by a hundred?
-# 4. A text gets ten times as long, and there is one instead of ten. What grows then, and which axis helps?
+# 4. Take one text instead of ten, and make it ten times as long. What grows then, and which axis helps?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -281,11 +281,12 @@ print(report.whole_run(winner, tokens, price))
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
 #
-# Hidden tests run when your notebook is graded. They draw models and clusters at random. In each, something else matters: the pieces of the
-# model, the size of the micro-batches, how positions are split, how exact the memory estimate is. The cell below draws a similar case.
+# Hidden tests run when your notebook is graded. They draw models and clusters at random. In each, something different matters: the pieces
+# of the model, the size of the micro-batches, how positions are split, how exact the memory estimate is. The cell below draws a similar
+# case.
 #
 # - Memory, 4 points each for small and large clusters: your choice must fit where few do, and take at most 1.5 times as long as the best.
-# - Speed, 6 points each: your slowest choice counts. You get all points up to 1.04 times the best step, and none from 1.08 times on.
+# - Speed, 6 points each: your slowest choice counts. You get full points up to 1.04 times the best step, and none at 1.08 times or more.
 # - Your choice counts, not how you found it: `estimate` alone may suffice. A search is stopped after 30 seconds, even on a slow machine.
 # - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what matters in some of the cases, and it is not
 #   available on the rank while your notebook is graded.
