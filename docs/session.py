@@ -61,7 +61,7 @@ def served(folder: Path) -> Iterator[str]:
         server.wait(WAIT_SECONDS)
 
 
-class Recorder:
+class FrameRecorder:
     """A browser's page with a notebook, and the frames recorded from it.
 
     Attributes
@@ -112,7 +112,7 @@ def record() -> list[tuple[bytes, int]]:
         page.locator("text=/Python 3 .*[|] Idle/").first.wait_for(timeout=1000 * WAIT_SECONDS)
         page.locator(".jp-Notebook .jp-InputArea-editor").first.click()
         page.keyboard.press("Escape")
-        recorder = Recorder(page)
+        recorder = FrameRecorder(page)
         recorder.cell(START, 1200)
         recorder.cell(SET_UP, 2500)
         recorder.cell(FORGETFUL, 5500, top=1)

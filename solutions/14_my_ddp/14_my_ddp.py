@@ -178,7 +178,7 @@ class MyDP(Module):
 #
 # The model under test has a gate between two layers, which lets a gradient through only once the gradients above it have been sent. It also
 # has a layer that is never used. In the second check, one rank begins its backward when the others have almost ended theirs: whoever waits
-# for it in a hook waits for ever. In the third, each block is two layers side by side, which half of the ranks use in another order.
+# for it in a hook never returns. In the third, each block is two layers side by side, which half of the ranks use in another order.
 
 # %% Check: the first half tags=["given"]
 check = DdpCheck("MyDP", ranks)

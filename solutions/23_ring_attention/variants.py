@@ -1315,4 +1315,4 @@ def ring_attention__never_waits():
 """,
 )
 def ring_attention__even_ranks_send_first():
-    """Even ranks send first, odd ones receive first: a rank alone waits for itself for ever as soon as dK has more than 64 KB."""
+    """Even ranks send first, odd ones receive first: a rank alone waits for itself forever as soon as dK has more than 64 KB."""

@@ -19,7 +19,7 @@ from course_lib.engine.namespace import get_ipython, student
 Wait = tuple[float, float, float]  # begin; from here on, the message is on its way; end
 
 
-class Link:
+class PacedLink:
     """Communicator whose messages take as long as on a network, and which records how long this rank waits for them.
 
     Parameters
@@ -69,9 +69,9 @@ class Link:
 
 
 class LinkRequest:
-    """Request of a message on a `Link`; `nbytes` is None for a send."""
+    """Request of a message on a `PacedLink`; `nbytes` is None for a send."""
 
-    def __init__(self, link: Link, requests: tuple, stamp: np.ndarray, nbytes: int | None):
+    def __init__(self, link: PacedLink, requests: tuple, stamp: np.ndarray, nbytes: int | None):
         self._link, self._requests, self._stamp, self._nbytes = link, requests, stamp, nbytes
 
     def Wait(self) -> None:
@@ -119,7 +119,7 @@ def time_ring(
     flop_rate : float
         FLOP per second of each rank, in blocks of attention.
     bandwidth, overlap
-        See `Link`.
+        See `PacedLink`.
     plain : bool
         Whether rank r has the chunks 2 r and 2 r + 1, instead of what the student's `zigzag` says.
     tries : int
@@ -141,7 +141,7 @@ def time_ring(
     names.update(replaced)
     try:
         for _ in range(tries):
-            link = Link(comm, bandwidth, overlap)
+            link = PacedLink(comm, bandwidth, overlap)
             comm.Barrier()
             began = time.monotonic()
             student("ring_attention")(q, k, v, link)
