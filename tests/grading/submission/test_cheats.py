@@ -424,7 +424,8 @@ def test_an_answer_that_wants_to_do_harm_reaches_nothing_and_takes_no_more_than_
     graded, _, pageless, table = graded_together(hand_ins)
     assert one.failed == [] and pageless == []
     assert "COURSE_TEST_TOKEN" not in graded["reads"]
-    seen = [text(nbformat.reads(graded[name], 4).cells[-1]) for name in ("spies", "spies-too")]
+    cells = [nbformat.reads(graded[name], 4).cells for name in ("spies", "spies-too")]
+    seen = [text(next(cell for cell in reversed(own) if cell.cell_type == "code")) for own in cells]
     assert len(seen[0]) > 10 and seen[0] != seen[1], "each run of the tests draws other arguments"
     assert f'"reads","{PART}","first",4,' in table and "imports os" in table and "honest" not in table
 
