@@ -103,4 +103,4 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         assert [n for n, errors in raised.items() if errors] == ["forget-a-rank"]
         assert "rank 4 has finished the cell without it" in raised["forget-a-rank"][0]
         figures = [n for n, out in outputs.items() if any("image/png" in o.get("data", {}) for o in out)]
-        assert len(figures) == 6
+        assert len(figures) == 7

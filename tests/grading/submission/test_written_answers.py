@@ -224,5 +224,5 @@ def test_it_may_come_later_and_go_again(course, one):
     by_hand(course, "ben", 2)
     path.write_text(ONE)
     course.released.clear()
-    with pytest.raises(config.GradingConfigError, match="why-a-sum is gone"):
+    with pytest.raises(config.GradingConfigError, match="why-a-sum is no longer in its source"):
         course.untouched(PART)
