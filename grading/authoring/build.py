@@ -21,7 +21,10 @@ A cell of any kind may have a second tag for showing the part as slides (see `le
 
 A worked example may be tagged
 
-    long       it takes long and affects no grade, so grading skips it unless the student has changed it
+    experiment   it tries out what the student has written, and students change it: grading never runs it
+
+Worked examples after the last exercise have this tag, unless a later cell needs them: they stand before the hidden tests, and a student who
+plays with their numbers must not lose points for it.
 
 In a text, {points} stands for the total points of hidden tests and written answers. A line that is only a name in braces is replaced by the
 result of the function of that name in the part's `figures.py`: figures are computed when the notebook is built, never typed. All this
@@ -57,7 +60,8 @@ SLIDES = {  # nbconvert's slide type, and the shortest talk, in minutes, that ha
     "notes": ("notes", None),
     "skip": ("skip", None),
 }
-OTHER_TAGS = ("long", "raises-exception")
+EXPERIMENT_TAG = "experiment"  # tag of an example that grading does not run
+OTHER_TAGS = (EXPERIMENT_TAG, "raises-exception")
 SOURCE_MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS") for side in ("BEGIN", "END"))
 # First words in titles of given cells that only show something.
 DISPLAY_TITLE_WORDS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")

@@ -15,7 +15,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from grading.authoring.build import WRITTEN_ANSWER, YOUR_ANSWER, kind_of
 
-LONG_TAG = "long"  # tag of a cell that is not run when grading; see `build`
 ADDED_CELL_TAG = "course-extra"  # tag of a cell that the student added
 MAX_NOTEBOOK_BYTES = 64 << 20  # bytes of a notebook
 MAX_CODE_CHARS = 1 << 20  # characters of code in it
@@ -148,10 +147,7 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
         elif kind == WRITTEN_ANSWER:
             cell.source = verbatim(_written(cell, source, submitted.cells, marked))
         elif kind == "example":
-            text = texts.get(cell.id, "")
-            if _plain(text) != _plain(cell.source):
-                cell.metadata["tags"] = [tag for tag in cell.metadata.get("tags", []) if tag != LONG_TAG]
-            cell.source = text
+            cell.source = texts.get(cell.id, "")
         notebook.cells.append(cell)
         for text in extras.get(cell.id, []):
             notebook.cells.append(_extra(text, count))

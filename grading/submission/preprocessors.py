@@ -17,10 +17,10 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets.config import Config
 
 from course_lib.cluster import image_limits, time_limits
-from grading.authoring.build import FOLDED_TAG, WRITTEN_ANSWER, kind_of, only_shows
+from grading.authoring.build import EXPERIMENT_TAG, FOLDED_TAG, WRITTEN_ANSWER, kind_of, only_shows
 from grading.formatting import display_name
 from grading.submission import flags, sandbox
-from grading.submission.assembly import ADDED_CELL_TAG, LONG_TAG, assemble, fingerprint, read_cells
+from grading.submission.assembly import ADDED_CELL_TAG, assemble, fingerprint, read_cells
 from grading.submission.execute import environment_variables, ipc_kernel_config, is_for_ranks, on_ranks, reduce_to_verdict
 from grading.submission.regrade_key import regrade_key
 
@@ -35,6 +35,9 @@ MAX_STUDENT_ERROR_LINES = 20
 # Errors whose text is written for students: see course_lib.check and course_lib.cluster.replies.
 ERRORS_FOR_STUDENTS = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
 
+IN_AN_EXPERIMENT = (
+    "grading does not run experiments; a function that an exercise needs belongs in the exercise's cell, or in one of your own."
+)
 DEFINED_NAME = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
 
@@ -87,10 +90,10 @@ class ExecuteOnRanks(Execute):
             # It ran in the student's kernel; on the ranks, it would change their variables.
             cell.outputs = [new_output("stream", text="not run when grading: without %%px at the top, this cell is not for the ranks")]
             return cell, resources
-        tags = cell.metadata.get("tags", []) if kind == "example" else []
-        if only_shows(cell) or FOLDED_TAG in tags or LONG_TAG in tags:
-            why = "it takes long" if LONG_TAG in tags else "it shows you something"
-            cell.outputs = [new_output("stream", text=f"not run when grading: {why}, and no grade depends on it")]
+        experiment = kind == "example" and not {EXPERIMENT_TAG, FOLDED_TAG}.isdisjoint(cell.metadata.get("tags", []))
+        if only_shows(cell) or experiment:
+            cell.outputs = [new_output("stream", text="not run when grading: it shows or tries out something, and no grade depends on it")]
+            self._broken |= dict.fromkeys(DEFINED_NAME.findall(cell.source) if experiment else [], IN_AN_EXPERIMENT)
             return cell, resources
         added = ADDED_CELL_TAG in cell.metadata.get("tags", [])
         if added and self._added > (most := ADDED_CELLS_TIME_FACTOR * (time_limits.limit() or SUBMISSION_CELL_SECONDS)):

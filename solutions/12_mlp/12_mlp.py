@@ -184,7 +184,7 @@ check.passed()
 # The data are synthetic: 10,000 samples with 1024 features in 32 classes, 2,000 of them held out for testing. The loss on those shows what
 # the model has learned rather than memorized.
 
-# %% Train the perceptron
+# %% Train the perceptron tags=["experiment"]
 # %%px
 model = MLP((1024, 256, 256, 256, 32), np.random.default_rng(0))
 held_out = DataLoader(ArrayDataset(data.x_test, data.y_test), 500)

@@ -159,7 +159,7 @@ check.passed()
 # Each rank trains on its own batches, once with the wrapper and once without. Without it, the four models drift apart.
 
 
-# %% Train with and without tags=["slide-50"]
+# %% Train with and without tags=["experiment", "slide-50"]
 # %%px
 batch, epochs, lr = 8, 2, 0.2  # samples per rank and step; try other values
 
@@ -197,7 +197,7 @@ plots.lines(curves, "How far apart the ranks' models are", "step", "largest diff
 # PyTorch's wrapper has the same name, and you use it in the same three lines. Here both train the same model for 20 steps on the same
 # ranks. By how much do the weights differ at the end?
 
-# %% Beside PyTorch
+# %% Beside PyTorch tags=["experiment"]
 # %%px
 loader = DataLoader(ArrayDataset(data.x_train, data.y_train), 8)
 batches = list(rank_batches(loader, rank, size))[:20]

@@ -212,7 +212,7 @@ check.passed()
 # In which of them is the step shorter? This MPI library moves data only while a rank is inside one of its calls, such as `Wait` or `Test`
 # (this is called *progress*). Other libraries have a thread, a network card or a GPU that moves data by itself.
 
-# %% Time three ways tags=["slide-50"]
+# %% Time three ways tags=["experiment", "slide-50"]
 # %%px
 units, samples, layer_ms = 1024, 16, 4.0  # try 1.0: too short to hide an all-reduce
 pair = everyone.Split(color=everyone.Get_rank() // 2)  # ranks 0 and 1, ranks 2 and 3

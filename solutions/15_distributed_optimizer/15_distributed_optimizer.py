@@ -210,7 +210,7 @@ check.passed()
 #
 # The next cell trains for half a minute to two minutes, depending on your machine. The bar shows its progress.
 
-# %% Train tags=["slide-50", "long"]
+# %% Train tags=["experiment", "slide-50"]
 # %%px
 width, batch_size, epochs, lr = 8, 64, 4, 0.01  # batch_size: over all ranks
 model = resnet.resnet9(width, seed=comm.Get_rank())
@@ -245,7 +245,7 @@ plots.losses(
 # `init(backend="nccl")` gives you the same communicator for CuPy arrays: the collectives then run over NVLink or the network, from one
 # GPU's memory to another's. `model.to(cupy)` moves a model there. If there is no GPU, `init` says so.
 
-# %% Look for GPUs
+# %% Look for GPUs tags=["experiment"]
 # %%px
 try:
     gpus = init(backend="nccl")

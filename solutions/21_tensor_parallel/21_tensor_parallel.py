@@ -169,7 +169,7 @@ TensorParallelCheck("a whole block", ranks).blocks(2).passed()
 # Four ranks train two blocks to imitate two others, with your f, and with one that leaves out the all-reduce. Predict both losses, and how
 # far apart the ranks will be: only LayerNorm's parameters are replicated. At the end, all get rank 0's, as from a checkpoint.
 
-# %% Break f tags=["long", "slide-50"]
+# %% Break f tags=["experiment", "slide-50"]
 # %%px
 steps, lr, runs = 60, 0.01, {}
 ways = {"your f": copy_to_group, "broken f": lambda x, comm: x}  # no all-reduce
@@ -281,7 +281,7 @@ plots.traffic(moved, "What rank 0 sends in a step of a block and its loss", ["yo
 #
 # In PyTorch, you say how each layer's weight is split, and the exchanges follow. Here its block has the same weights on the same ranks.
 
-# %% Beside PyTorch
+# %% Beside PyTorch tags=["experiment"]
 # %%px
 x = Tensor(np.random.default_rng(0).random((2, 8, 32)), requires_grad=True)
 operators = copy_to_group, reduce_from_group

@@ -239,7 +239,7 @@ SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 # Four ranks train two blocks to imitate two others, with your function, and without it. Predict both pictures. At the end, all ranks get
 # rank 0's LayerNorms, as from a checkpoint of rank 0.
 
-# %% Leave out the reduction tags=["long", "slide-50"]
+# %% Leave out the reduction tags=["experiment", "slide-50"]
 # %%px
 steps, lr = 60, 0.01
 

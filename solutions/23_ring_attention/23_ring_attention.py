@@ -247,7 +247,7 @@ check.passed()
 # function waits before it computes. In zigzag order, a block takes $2 d \, (T/n)^2$ FLOP per head, and its K and V have $8 d \, T/n$ bytes.
 # So beyond some length, the transfer is hidden entirely (Liu et al., section 3). Predict that length for these speeds, and try it.
 
-# %% Time a pass round the ring tags=["long", "slide-50"]
+# %% Time a pass round the ring tags=["experiment", "slide-50"]
 # %%px
 heads, length, d = 1, 4096, 16  # length: positions of the whole sequence
 flop_rate, bandwidth = 2e9, 10e6  # FLOP/s of a rank, bytes/s of a link: slow ones

@@ -209,7 +209,7 @@ pictures.token_routes(ranks.call(pictures.round_trip), "32 tokens, each in its r
 # Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks'
 # tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters of tokens needs a different mapping.
 
-# %% Train without and with the balancing loss tags=["slide-50"]
+# %% Train without and with the balancing loss tags=["experiment", "slide-50"]
 # %%px
 steps, tokens, experts, factor = 120, 64, 8, 1.25  # tokens: of each rank
 shares = {"without": 0.0, "with": 0.05}  # what the balancing loss is multiplied by

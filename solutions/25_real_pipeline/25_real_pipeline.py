@@ -223,7 +223,7 @@ plots.timeline(panels, f"A step of {count} micro-batches, {machine.name}: measur
 # until a given time is over, so that four ranks need not share your cores. Stage `slow` takes `factor` times as long. Before you run it: how
 # long does the step take, compared with equal stages, and how large is the bubble? Does it matter which stage is slow?
 
-# %% Slow one stage down tags=["long", "slide-50"]
+# %% Slow one stage down tags=["experiment", "slide-50"]
 # %%px
 slow, factor = 1, 2.0  # try stages 0 and 3, and other factors
 forward, backward, count = 0.02, 0.04, 8  # seconds for a micro-batch; micro-batches

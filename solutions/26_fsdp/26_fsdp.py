@@ -277,7 +277,7 @@ plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ra
 #
 # `fully_shard` does to PyTorch's modules what your wrapper does to ours. Here it trains the same model, on the same ranks and texts.
 
-# %% Beside PyTorch
+# %% Beside PyTorch tags=["experiment"]
 # %%px
 if pytorch.available():
     theirs = pytorch.train_fully_sharded(partial(layers, sizes), everyone, tokens)

@@ -167,6 +167,18 @@ def test_a_student_can_change_what_only_draws_or_counts(part):
     assert not [c.id for c in build.build(part).cells if build.kind_of(c) == "given" and c.id.startswith(("draw-", "count-", "compare-"))]
 
 
+NEEDED = {"20_custom_strategy": ["your-handle"]}  # for the leaderboard's entry
+
+
+@pytest.mark.parametrize("part", parts())
+def test_no_example_after_the_last_exercise_can_cost_points(part):
+    cells = build.build(part).cells
+    last = max((i for i, cell in enumerate(cells) if exercise(cell)), default=len(cells))
+    examples = [c for c in cells[last:] if build.kind_of(c) == "example" and c.source.startswith("%%px")]
+    runs = [c.id for c in examples if not {build.EXPERIMENT_TAG, build.FOLDED_TAG} & {*c.metadata.get("tags", [])}]
+    assert runs == NEEDED.get(part, [])
+
+
 @pytest.mark.parametrize("part", parts())
 def test_a_notebook_ends_with_the_hidden_tests_the_end_of_the_ranks_and_the_survey(part):
     *cells, stop, last = build.build(part).cells

@@ -7,8 +7,7 @@ import nbformat
 import pytest
 
 from course_lib.cluster import time_limits
-from grading.authoring import build
-from grading.submission.assembly import UnreadableSubmission, assemble, read_cells
+from grading.submission.assembly import UnreadableSubmission, read_cells
 
 PART = "97_one"
 
@@ -137,14 +136,26 @@ def test_pipes_links_and_folders_in_a_notebooks_place_cost_only_themselves(one, 
     assert one.grade(PART) == {"z-honest": 10} and one.failed == sorted(makers), "they are tried again, and said again"
 
 
-def test_a_long_cell_is_left_out_unless_the_student_has_changed_it():
-    source = build.build("15_distributed_optimizer")
-    for added, tags in (("", ["long"]), ("\n\n", ["long"]), ("\nhelper = 1", [])):
-        handed_in = nbformat.from_dict(source)
-        (train,) = [cell for cell in handed_in.cells if cell.id == "train"]
-        train.source += added
-        made = assemble(source, read_cells(nbformat.writes(handed_in).encode()))
-        assert [cell.metadata.get("tags") for cell in made.cells if cell.id == "train"] == [tags]
+def test_whatever_a_student_tries_out_costs_no_points(one):
+    """An experiment stands before the hidden tests, and its numbers are there to be changed."""
+    plays = {
+        "takes-the-group": "comm = ranks = first = np = None",
+        "never-ends": "while True: pass",
+        "leaves-a-message": "comm.Isend(np.ones(5), 1)",
+    }
+    for student, code in plays.items():
+        notebook = one.solved(PART)
+        next(cell for cell in notebook.cells if cell.id == "try-it").source = f"%%px\n{code}"
+        one.hand_in(PART, student, notebook)
+    assert one.grade(PART) == dict.fromkeys(plays, 10) and one.failed == []
+
+
+def test_a_helper_in_an_experiment_is_named(one):
+    notebook = one.solved(PART, "%%px\ndef first(x):\n    return helper(x)")
+    next(cell for cell in notebook.cells if cell.id == "try-it").source = "%%px\ndef helper(x):\n    return 2 * x"
+    one.hand_in(PART, "ada", notebook)
+    assert one.grade(PART) == {"ada": 0}
+    assert "grading does not run experiments" in one.graded(PART, "ada")["test-first"].outputs[0].evalue
 
 
 def test_a_function_without_an_end_does_not_take_all_the_time_in_each_test(monkeypatch):
