@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import CodeType, ModuleType
 
 FORMER_MODULES = {
     "course_lib.autograd.blocks": "course_lib.autograd.block_attention",
@@ -34,7 +35,12 @@ FORMER_MODULES = {
     "course_lib.gpt.survey": "course_lib.gpt.fsdp.profile",
     "course_lib.gpt.trainer": "course_lib.gpt.training.trainer",
     "course_lib.gpt.units": "course_lib.gpt.fsdp.wrapping",
+    "course_lib.host": "course_lib.utils.host",
+    "course_lib.images": "course_lib.datasets.images",
+    "course_lib.interrupts": "course_lib.utils.interrupts",
     "course_lib.plots.context": "course_lib.plots.attention",
+    "course_lib.progress": "course_lib.utils.progress",
+    "course_lib.resnet": "course_lib.training.resnet",
     "course_lib.sim.checks": "course_lib.sim.schedule.check",
     "course_lib.sim.llm.closed": "course_lib.sim.llm.analytic",
     "course_lib.sim.llm.published": "course_lib.sim.llm.reference_data",
@@ -42,6 +48,7 @@ FORMER_MODULES = {
     "course_lib.sim.plan.checks": "course_lib.sim.plan.check",
     "course_lib.sim.score": "course_lib.sim.schedule.score",
     "course_lib.sim.stats": "course_lib.sim.schedule.stats",
+    "course_lib.wording": "course_lib.utils.wording",
 }
 
 
@@ -75,6 +82,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None  # the default module, which `exec_module` replaces
+
+    def get_code(self, name: str) -> CodeType:
+        """Return the code that ``python -m`` runs under a former name."""
+        return importlib.util.find_spec(FORMER_MODULES[name]).loader.get_code(FORMER_MODULES[name])
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = today = importlib.import_module(FORMER_MODULES[module.__name__])

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.mesh import Mesh
+from course_lib.utils import wording
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-from course_lib import host
 from course_lib.cluster import time_limits
+from course_lib.utils import host
 from grading.authoring import answers, build
 from grading.formatting import display_name
 from grading.paths import selected_parts

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import mpi
 from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, cross_entropy
 from course_lib.ddp import pytorch
-from course_lib.resnet import resnet9
+from course_lib.training.resnet import resnet9
 
 DIMS, BATCH, LR = (1024, 256, 256, 256, 32), 64, 0.1
 IMAGES, WIDTH = 32, 64

@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from course_lib import placement, students, traffic, wording
+from course_lib import placement, students, traffic
 from course_lib.engine.serialization import Opaque
+from course_lib.utils import wording
 
 KnownMistakes: TypeAlias = dict[str, np.ndarray] | Callable[[], dict[str, np.ndarray]] | None
 MAX_MESSAGE_CHARS = 2_000  # characters of a message; it may quote what an answer returned

@@ -6,9 +6,9 @@ import os
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.check import Check
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
+from course_lib.utils import wording
 
 # Bytes that a rank may hold before it is measured: modules, and Python's bookkeeping for each request.
 BASELINE_BYTES, BYTES_PER_REQUEST = 4 << 20, 2 << 10

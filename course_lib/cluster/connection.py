@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from course_lib import wording
 from course_lib.cluster.processes.host_heartbeat import LOST_AFTER_SECONDS, HostHeartbeat
 from course_lib.cluster.processes.launch import Processes
+from course_lib.utils import wording
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client

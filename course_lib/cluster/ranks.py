@@ -9,7 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from course_lib import memory, wording
+from course_lib import memory
 from course_lib.cluster import idle_shutdown, replies, requests, startup, time_limits
 from course_lib.cluster.connection import STOPPED_MESSAGE, ClusterConnection, RanksGone
 from course_lib.cluster.processes import rank_quota
@@ -18,6 +18,7 @@ from course_lib.cluster.source import rerun as cells
 from course_lib.cluster.source.ship_function import pack
 from course_lib.engine import serialization
 from course_lib.sandbox import bubblewrap
+from course_lib.utils import wording
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client

@@ -12,9 +12,9 @@ import sys
 
 from IPython.display import clear_output, display
 
-from course_lib import wording
 from course_lib.cluster.source import misplaced_names
 from course_lib.sandbox import bubblewrap
+from course_lib.utils import wording
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 MAX_LIVE_CHARACTERS = 20_000  # of output shown while a cell runs

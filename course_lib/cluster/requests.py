@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
-from course_lib import wording
 from course_lib.cluster import replies
 from course_lib.cluster.connection import RESTART_ADVICE, ClusterConnection, RanksGone
 from course_lib.cluster.replies import Interrupted
-from course_lib.interrupts import defer_interrupts
+from course_lib.utils import wording
+from course_lib.utils.interrupts import defer_interrupts
 
 Requests = dict[int, dict]  # by rank
 Show = Callable[[list[tuple[int, str]]], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import wording
+from course_lib.utils import wording
 
 _KINDS = "biufc"  # bool, integers, floats, complex: the kinds that MPI can send and reduce
 

@@ -12,9 +12,9 @@ from types import FrameType
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.collectives.calls import ALLTOALL, DTYPES, OPERATIONS, RECV, REDUCING, REDUCTIONS, ROOTED, SEND, USER_DEFINED
 from course_lib.collectives.snapshot import COMPUTING, FINISHED, GONE, IN_CALL, LOST, RAISED, RankView, Snapshot
+from course_lib.utils import wording
 
 CELL_FILE_PREFIXES = ("cell ", "<cell")  # prefixes of the file names given to cells, see `engine.requests.handler`
 CALL_NUMBER_MASK = 0xFFFF_FFFF  # low bits of a collective's key: twice its number in the cell, see `progress.rendezvous`

@@ -6,8 +6,9 @@ import base64
 import html
 from dataclasses import dataclass
 
-from course_lib import plots, wording
+from course_lib import plots
 from course_lib.gpt.settings import Settings
+from course_lib.utils import wording
 
 H100_FLOPS, ASSUMED_MFU = 989e12, 0.4  # FLOP/s in 16 bits, dense (NVIDIA's data sheet), and the share of it that a good program reaches
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.mesh import Mesh
 from course_lib.plots.animation import Animation, ring
 from course_lib.plots.charts import bars, drift, lines, losses, memory, stacked, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.pipeline import gathered, timeline
 from course_lib.plots.placements import kinds, operators, products
+from course_lib.utils import wording
 
 __all__ = [
     "Animation",

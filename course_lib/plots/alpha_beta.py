@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.plots.figures import INK, Picture, new_figure
+from course_lib.utils import wording
 
 ITEM_BYTES = 8  # of the float64 numbers that are added up
 WARM_UP = 2  # repetitions that are not counted

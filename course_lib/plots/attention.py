@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from course_lib import wording
 from course_lib.plots.animation import Animation
 from course_lib.plots.figures import INK, PALE, Picture, color, new_figure, slide_width
+from course_lib.utils import wording
 
 ChunksByRank = Sequence[Sequence[int]]  # chunks of each rank
 COMPUTES, WAITS_FOR_RANK, WAITS_FOR_LINK = "computes", "waits for the other rank", "waits for the message on its way"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from course_lib import traffic as counting
-from course_lib import wording
 from course_lib.plots.figures import INK, Picture, new_figure, on_slides
+from course_lib.utils import wording
 
 BYTE_FORMATTERS = {"bytes": wording.size, "memory": wording.memory}
 

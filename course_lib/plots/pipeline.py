@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib import wording
 from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE, Picture, ink_on, new_figure
+from course_lib.utils import wording
 
 TimedWork = Sequence[tuple[str, int, float, float]]
 ACTIVITY_NAMES = {"F": "forward", "B": "backward"}

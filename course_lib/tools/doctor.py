@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from course_lib import wording
 from course_lib.engine.processes import mpiexec
 from course_lib.sandbox import bubblewrap, landlock, seccomp
+from course_lib.utils import wording
 
 CheckResult = tuple[bool | None, str, str]  # result (None: irrelevant for most users), description, advice
 

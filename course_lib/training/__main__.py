@@ -13,11 +13,12 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from course_lib import datasets, students, traffic, wording, zero
+from course_lib import datasets, students, traffic, zero
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.snapshot import RAISED
 from course_lib.training import Config, TrainingConfigError, TrainingRun
+from course_lib.utils import wording
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

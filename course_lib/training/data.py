@@ -6,9 +6,10 @@ import zlib
 
 import numpy as np
 
-from course_lib import datasets, host
+from course_lib import datasets
 from course_lib.collectives import shared_memory
 from course_lib.datasets import DataError, Dataset
+from course_lib.utils import host
 
 _FIELDS = ("x_train", "y_train", "x_test", "y_test")
 

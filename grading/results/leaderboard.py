@@ -8,9 +8,9 @@ from pathlib import Path
 
 import nbformat
 
-from course_lib import wording
 from course_lib.plots.figures import ACTIVITY_COLORS
 from course_lib.sim.schedule.score import BEST, LEADERBOARD_MIME, SPARKLINE_BINS
+from course_lib.utils import wording
 from grading import tables
 from grading.paths import GRADING
 

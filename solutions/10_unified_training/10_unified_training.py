@@ -17,7 +17,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from course_lib import cluster, plots, progress, students
+from course_lib import cluster, plots, students
+from course_lib.utils import progress
 from course_lib.mesh import Mesh
 from course_lib.training import Config
 

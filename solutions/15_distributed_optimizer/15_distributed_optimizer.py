@@ -14,7 +14,8 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, images, plots
+from course_lib import cluster, plots
+from course_lib.datasets import images
 from course_lib.check.data.optimizer import OptimizerCheck
 
 ranks = cluster.start(4)
@@ -24,7 +25,8 @@ ranks = cluster.start(4)
 import numpy as np
 from tqdm import tqdm
 
-from course_lib import images, resnet
+from course_lib.datasets import images
+from course_lib.training import resnet
 from course_lib.autograd import SGD, ArrayDataset, DataLoader, DataPartitioner, Linear, Sequential, cross_entropy
 from course_lib.collectives import init
 
@@ -206,7 +208,7 @@ check.passed()
 # ## ResNet-9
 #
 # This is a network with eight convolutions and residual connections, for images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10
-# itself, with the course's own model wrapper, run `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
+# itself, with the course's own model wrapper, run `mpiexec -n 2 python -m course_lib.training.resnet --data cifar10`.
 #
 # The next cell trains for half a minute to two minutes, depending on your machine. The bar shows its progress.
 

@@ -22,7 +22,8 @@ ranks = cluster.start(1)
 # %%px
 from pathlib import Path
 
-from course_lib import sim, wording
+from course_lib import sim
+from course_lib.utils import wording
 from course_lib.plots import alpha_beta
 from course_lib.sim import get_next_microbatch
 

@@ -21,7 +21,7 @@ ranks = cluster.start(1)
 # %%px
 import asyncio
 
-from course_lib import wording
+from course_lib.utils import wording
 from course_lib.sim import Dist, Model
 
 # %% [markdown] tags=["slide"]

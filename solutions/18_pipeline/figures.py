@@ -5,8 +5,8 @@ from __future__ import annotations
 
 def parts_of_the_example() -> str:
     """What the input, a forward and the message take in the worked example."""
-    from course_lib import wording
     from course_lib.sim import H100, LAYER
+    from course_lib.utils import wording
 
     link = H100.link((0, 1))
     message = LAYER.activation_bytes(64)

@@ -12,7 +12,8 @@
 # *{points} points, awarded by score. Take as long as you like; two hours is typical.*
 
 # %% Start the rank tags=["given"]
-from course_lib import cluster, plots, wording
+from course_lib import cluster, plots
+from course_lib.utils import wording
 from course_lib.sim.schedule import score
 from course_lib.sim.schedule.check import ScheduleCheck
 
@@ -22,7 +23,7 @@ ranks = cluster.start(1)
 # %%px
 import asyncio
 
-from course_lib import wording
+from course_lib.utils import wording
 from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbatch
 
 # %% [markdown] tags=["slide"]

@@ -15,7 +15,8 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots, progress, students
+from course_lib import cluster, plots, students
+from course_lib.utils import progress
 from course_lib.gpt import text
 from course_lib.gpt.model.build_model import required_functions
 from course_lib.gpt.settings import Settings

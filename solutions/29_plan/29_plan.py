@@ -13,7 +13,8 @@
 
 # %% Start the rank tags=["given"]
 from dataclasses import replace
-from course_lib import cluster, wording
+from course_lib import cluster
+from course_lib.utils import wording
 from course_lib.sim.llm import pictures, reference_data
 from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import Configuration
@@ -26,7 +27,7 @@ ranks = cluster.start(1)
 
 # %% Set up the rank tags=["given", "skip"]
 # %%px
-from course_lib import wording
+from course_lib.utils import wording
 from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import H100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import Configuration, problems

@@ -20,7 +20,7 @@ from course_lib.autograd import (
     Tanh,
     cross_entropy,
 )
-from course_lib.resnet import accuracy
+from course_lib.training.resnet import accuracy
 
 
 class Elsewhere(np.ndarray):

@@ -17,11 +17,12 @@ import pytest
 from machine import patient
 from processes import course_processes, wait_until
 
-from course_lib import cluster, host
+from course_lib import cluster
 from course_lib.cluster import Ranks, RanksGone, client, requests
 from course_lib.cluster.processes import launch
 from course_lib.collectives.deadlock import host_agents
 from course_lib.engine.processes import mpiexec
+from course_lib.utils import host
 
 
 def folders():

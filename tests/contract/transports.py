@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from course_lib import wording
+from course_lib.utils import wording
 
 TRANSPORTS = ["mpi", "mpi between machines", "relay", "nccl"]
 SETUP = "import os, time\nimport numpy as np\nfrom mpi4py import MPI\nfrom course_lib.collectives import Communicator\n"

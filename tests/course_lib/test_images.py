@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from machine import mpiexec
 
-from course_lib import images
-from course_lib.datasets import DATA_DIR_ENV, DataError
+from course_lib.datasets import DATA_DIR_ENV, DataError, images
 
 
 def records(n, seed, label=None):
@@ -99,14 +98,14 @@ def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_resnet_learns_the_shapes_on_two_ranks():
-    done = mpiexec(2, "-m", "course_lib.resnet", "--epochs", "4")
+    done = mpiexec(2, "-m", "course_lib.training.resnet", "--epochs", "4")
     assert done.returncode == 0, done.stderr
     assert "ResNet-9, width 8, shapes, 2 ranks: 124 steps" in done.stdout
     assert float(done.stdout.split("test accuracy ")[1].split()[0]) >= 0.6
 
 
 def test_resnet_trains_on_cifar_files(cifar):
-    done = mpiexec(2, "-m", "course_lib.resnet", "--data", "cifar10", "--epochs", "1", "--batch-size", "20", "--width", "4")
+    done = mpiexec(2, "-m", "course_lib.training.resnet", "--data", "cifar10", "--epochs", "1", "--batch-size", "20", "--width", "4")
     assert done.returncode == 0, done.stderr
     assert "cifar10, 2 ranks: 3 steps" in done.stdout
 
@@ -124,7 +123,7 @@ def test_resnet_trains_on_cifar_files(cifar):
 def test_bad_words_get_one_sentence(tmp_path, words, said):
     for name in (*images._TRAIN, images._TEST):
         (tmp_path / name).write_bytes(b"too short")
-    done = mpiexec(2, "-m", "course_lib.resnet", *words, env={**os.environ, DATA_DIR_ENV: str(tmp_path)})
+    done = mpiexec(2, "-m", "course_lib.training.resnet", *words, env={**os.environ, DATA_DIR_ENV: str(tmp_path)})
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert any(part in done.stderr for part in said.split("|"))
-    assert len([line for line in done.stderr.splitlines() if "error:" in line or "course_lib.resnet:" in line]) == 1
+    assert len([line for line in done.stderr.splitlines() if "error:" in line or "course_lib.training.resnet:" in line]) == 1

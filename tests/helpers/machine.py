@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from course_lib import datasets, host
+from course_lib import datasets
+from course_lib.utils import host
 
 
 def patient(seconds):

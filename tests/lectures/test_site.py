@@ -168,7 +168,7 @@ def test_what_lessons_import_of_the_library_stands_in_its_pages(built):
                     missing |= set() if any(entry.endswith(f".{name}") for entry in found) else {f"{package}.{name}"}
                 elif inspect.ismodule(thing) and not any(entry.startswith(f"{thing.__name__}.") for entry in found):
                     missing.add(thing.__name__)
-    assert missing <= {"course_lib.progress", "course_lib.wording"}, missing
+    assert missing <= {"course_lib.utils.progress", "course_lib.utils.wording"}, missing
 
 
 if CHROMIUM:  # without it there is nothing to look with; conftest.py says so

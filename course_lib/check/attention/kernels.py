@@ -11,10 +11,11 @@ from itertools import product
 
 import numpy as np
 
-from course_lib import memory, wording
+from course_lib import memory
 from course_lib.autograd import Tensor, functional
 from course_lib.check import Check
 from course_lib.engine.namespace import get_ipython, student
+from course_lib.utils import wording
 
 MERGE_ARGUMENTS = "out", "lse", "block_out", "block_lse"
 

@@ -8,12 +8,13 @@ from itertools import product
 
 import numpy as np
 
-from course_lib import memory, traffic, wording
+from course_lib import memory, traffic
 from course_lib.check import Check, CheckFailed
 from course_lib.check.attention.kernels import end_measurement, fetch_columns, measure_backward, measure_step, run_layers, warm_up_step
 from course_lib.check.groups import BASELINE_BYTES
 from course_lib.check.shuffled_ranks import ShuffledRanks
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
+from course_lib.utils import wording
 
 QKV_NAMES = "q", "k", "v"
 TAG_SLACK_BYTES = 64  # bytes for the tags of messages

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.check.checkpoint import files as disk
 from course_lib.check.checkpoint.crash_consistency import check_every_state, check_files, merge_folders
 from course_lib.check.checkpoint.folder_observer import FolderObserver
@@ -22,6 +21,7 @@ from course_lib.check.checkpoint.on_ranks import call_load, call_save, call_save
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.isolated import file_events
 from course_lib.cluster.replies import RanksError
+from course_lib.utils import wording
 
 TEMPORARY_SUFFIX = ".tmp"  # suffix of names that no checkpoint file has
 

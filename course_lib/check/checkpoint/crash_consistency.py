@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.check import Check
 from course_lib.check.checkpoint import files as disk
+from course_lib.utils import wording
 
 Checkpoint = tuple[int, list[dict[str, np.ndarray]]]  # the step, and each rank's parts
 

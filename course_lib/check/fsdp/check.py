@@ -9,13 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from course_lib import memory, wording
+from course_lib import memory
 from course_lib.check.fsdp.flat_shard import RTOL_BY_DTYPE, begin_measurement, end_measurement
 from course_lib.check.fsdp.on_ranks import call_clip_gradients, fetch_results, run_forward_only, run_micro_batch, run_step, wrap_model
 from course_lib.check.fsdp.reference import ReferenceModel, flat_parts
 from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
+from course_lib.utils import wording
 
 GroupModels = list[tuple[list[int], ReferenceModel]]  # a group, and its model
 CLIP_CASES = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from course_lib import memory, wording
+from course_lib import memory
 from course_lib.autograd import Parameter
 from course_lib.check.fsdp.reference import flat_parts
 from course_lib.check.groups import GroupCheck
@@ -17,6 +17,7 @@ from course_lib.cluster.replies import RanksError
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
+from course_lib.utils import wording
 
 RTOL_BY_DTYPE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
 

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from course_lib import memory, wording
+from course_lib import memory
 from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
 from course_lib.check.pipeline.on_ranks import build_stage, end_measurement, forward_scaled, run_steps
 from course_lib.check.pipeline.reference import (
@@ -26,6 +26,7 @@ from course_lib.cluster.replies import RanksError
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.gpt.model.stage import Stage
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
+from course_lib.utils import wording
 
 
 class PipelineCheck(GroupCheck):

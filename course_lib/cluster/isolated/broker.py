@@ -65,7 +65,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from course_lib import wording
 from course_lib.cluster import requests
 from course_lib.cluster.isolated import sanitize
 from course_lib.cluster.isolated.coordinator import Answer, Coordinator
@@ -73,6 +72,7 @@ from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
 from course_lib.cluster.isolated.scheduler import RankScheduler
 from course_lib.collectives.transport.frames import MAX_HEADER_BYTES, FrameReader, encode_frame
 from course_lib.engine import serialization
+from course_lib.utils import wording
 
 MAX_PAYLOAD_BYTES = 128 << 20  # of a frame
 MAX_UNREAD_BYTES, MAX_UNREAD_PIECES = 512 << 20, 20_000  # output queued for a rank

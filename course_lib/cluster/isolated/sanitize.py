@@ -5,8 +5,8 @@ HTML and JavaScript would run there with the instructor's privileges, so only te
 
 from __future__ import annotations
 
-from course_lib import wording
 from course_lib.cluster import image_limits
+from course_lib.utils import wording
 
 MAX_OUTPUT_CHARACTERS = 4 << 20  # of a cell's output on one rank
 MAX_TEXT_CHARACTERS = 200_000  # of one text in it

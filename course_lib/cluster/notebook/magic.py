@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 from IPython import get_ipython
 
-from course_lib import students, wording
+from course_lib import students
 from course_lib.cluster import time_limits
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.replies import Interrupted, LiveOutput, raise_errors, show_outputs
 from course_lib.cluster.source import misplaced_names
+from course_lib.utils import wording
 
 
 class _Parser(argparse.ArgumentParser):

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
-from course_lib import wording
 from course_lib.cluster.processes import slurm_exit
 from course_lib.cluster.processes.launch import Processes
 from course_lib.engine.processes import watchdog
 from course_lib.engine.processes.mpiexec import THREAD_VARIABLES, StartError
 from course_lib.engine.processes.slurm import COMMAND_SECONDS, JOB_CANCEL_SECONDS, MODULE_ARGUMENTS, NOT_ENDED, run_slurm
+from course_lib.utils import wording
 
 SHARED_FOLDER_VARIABLE = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
 JOB_START_SECONDS = 120.0  # seconds from the start of the job until all ranks are ready: 64 that read the same files at once are slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 
-from course_lib import wording
 from course_lib.engine.processes.slurm import CONTROLLER_ENDED
+from course_lib.utils import wording
 
 REASONS = (
     (r"DUE TO TIME LIMIT", "The allocation's time has run out. Ask for more, such as --time=2:00:00."),

@@ -26,12 +26,12 @@ from functools import cache
 
 from mpi4py import MPI
 
-from course_lib import host
 from course_lib.collectives import shared_memory
 from course_lib.collectives.calls import BLOCKING_FORM, RECV, SEND
 from course_lib.collectives.deadlock.detector import CONFIRM_SECONDS, rank_mask
 from course_lib.collectives.deadlock.host_agents import HostAgents
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, LOST, RAISED, WAITING, RankView, Snapshot
+from course_lib.utils import host
 
 MAX_RANKS = 64  # a group is a bit mask in one word
 

@@ -15,8 +15,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING
 
-from course_lib import host
 from course_lib.collectives.deadlock import agent
+from course_lib.utils import host
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -21,7 +21,6 @@ from functools import cache
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import wording
 from course_lib.collectives import buffers, calls, diagnostics, shared_memory
 from course_lib.collectives.calls import BLOCKING_FORM, OPERATIONS, Call
 from course_lib.collectives.deadlock.board import MAX_CONTEXTS, open_board
@@ -31,7 +30,8 @@ from course_lib.collectives.progress.operations import Operation, WaitCondition,
 from course_lib.collectives.progress.point_to_point import Endpoint, ReceiveOperation, SendOperation
 from course_lib.collectives.progress.rendezvous import INLINE_OPERATIONS, AllgatherRendezvous, BoardRendezvous, combine
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, split_members
-from course_lib.interrupts import defer_interrupts
+from course_lib.utils import wording
+from course_lib.utils.interrupts import defer_interrupts
 
 COMMUNICATOR_SECONDS = 60.0  # timeout for wrapping an MPI communicator, where no status board watches the ranks' arrival
 PostFunction = Callable[[MPI.Comm, Call], object]  # posts a transfer and returns its request: an object with Test()

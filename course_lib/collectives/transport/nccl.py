@@ -12,14 +12,14 @@ import zlib
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import host, wording
 from course_lib.collectives import buffers, calls
 from course_lib.collectives.calls import BLOCKING_FORM, Call
 from course_lib.collectives.progress.operations import Operation
 from course_lib.collectives.progress.point_to_point import ReceiveOperation
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
 from course_lib.collectives.transport.mpi import POST_FUNCTIONS, MpiTransport
-from course_lib.interrupts import defer_interrupts
+from course_lib.utils import host, wording
+from course_lib.utils.interrupts import defer_interrupts
 
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 _OPS = {"SUM": MPI.SUM, "PROD": MPI.PROD, "MAX": MPI.MAX, "MIN": MPI.MIN}

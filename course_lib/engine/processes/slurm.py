@@ -23,8 +23,8 @@ import time
 from collections import deque
 from pathlib import Path
 
-from course_lib import host
 from course_lib.engine.processes import imports, watchdog
+from course_lib.utils import host
 
 JOB_CANCEL_SECONDS = 20.0  # for Slurm to end a job
 HOME_VARIABLE, MAX_UNAUTHENTICATED = "COURSE_HOME", 64  # the address to which the controller connects; pending connections there

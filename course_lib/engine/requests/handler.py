@@ -24,12 +24,13 @@ import warnings
 from collections.abc import Iterator
 from types import FrameType
 
-from course_lib import collectives, host
+from course_lib import collectives
 from course_lib.collectives.transport import isolated
 from course_lib.engine import memory_limit, run_coroutine, serialization, traffic_gates
 from course_lib.engine.namespace import get_ipython
 from course_lib.engine.requests import completion, tracebacks
 from course_lib.engine.requests.output import capture_output
+from course_lib.utils import host
 
 COLLECTIVES_FOLDER = os.path.dirname(collectives.__file__) + os.sep
 OPERATIONS_MODULE = "course_lib.collectives.progress.operations"  # imported only when needed, as that starts MPI

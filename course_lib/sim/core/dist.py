@@ -12,11 +12,11 @@ import math
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping
 
-from course_lib import wording
 from course_lib.engine import run_coroutine
 from course_lib.sim.core import validation
 from course_lib.sim.core.errors import Deadlock, Mismatch, SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware, Layer
+from course_lib.utils import wording
 
 IDLE_TIMEOUT_SECONDS = 0.2  # seconds of real time that a loop may wait for something outside the simulator
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib import wording
+from course_lib.utils import wording
 
 
 class SimulationError(Exception):

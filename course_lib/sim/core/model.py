@@ -13,7 +13,6 @@ import asyncio
 import math
 from collections.abc import Generator, Iterable
 
-from course_lib import wording
 from course_lib.sim.core import validation
 from course_lib.sim.core.dist import Dist, check_peer
 from course_lib.sim.core.errors import OutOfMemory, SimulationError
@@ -29,6 +28,7 @@ from course_lib.sim.core.values import (
     make_like,
     make_sharded,
 )
+from course_lib.utils import wording
 
 MAX_OPERATIONS_PER_LAYER_AND_SAMPLE = 200  # per layer and sample: a loop with more operations on a rank is taken for endless
 EXTRA_OPERATIONS_PER_LAYER = 5  # additional operations per layer, which may be recomputed from the first one

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from course_lib import wording
 from course_lib.sim.core.errors import MissingValue, SimulationError
 from course_lib.sim.core.values import VALUES
+from course_lib.utils import wording
 
 _MISSING = object()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from course_lib import wording
 from course_lib.sim.core.errors import SimulationError
 from course_lib.sim.core.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, iter_bits
+from course_lib.utils import wording
 
 MAX_SHARDS = 4096
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib import wording
 from course_lib.sim.core.errors import SimulationError
+from course_lib.utils import wording
 
 NOT_CONSTRUCTIBLE_TEXT = (
     "Only the simulator creates values; do not create or copy one yourself. They come from load_weights, get_input_activation, forward, "

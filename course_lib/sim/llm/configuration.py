@@ -8,7 +8,7 @@ from numbers import Integral
 
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.transformer import Transformer
-from course_lib.wording import shown
+from course_lib.utils.wording import shown
 
 RECOMPUTE_MODES = ("none", "selective", "full")
 MAX_AXIS_SIZE = 1_000_000  # no cluster has more of anything

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.plots.figures import ACTIVITY_COLORS, COLORS, INK, PALE, Picture, min_font_size, new_figure, slide_width
 from course_lib.sim.llm.events import Step
+from course_lib.utils import wording
 
 KIND_STYLES = {
     "weights": ("#333333", ""),

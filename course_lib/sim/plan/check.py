@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course_lib import wording
 from course_lib.check import Check
 from course_lib.cluster import time_limits
 from course_lib.engine.namespace import student
@@ -15,6 +14,7 @@ from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
 from course_lib.sim.plan.cases import EXAMPLES, MEMORY_BOUND, Case, Cases
 from course_lib.sim.plan.search import best
+from course_lib.utils import wording
 
 FULL_POINTS_RATIO, ZERO_POINTS_RATIO = 1.04, 1.08  # step time relative to the best: up to the first, full points; from the second, none
 MAX_RATIO_MEMORY_CASES = 1.5  # step time relative to the best that is allowed if only memory counts

@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib import wording
 from course_lib.sim.llm import pictures
 from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
 from course_lib.sim.plan.search import configurations
+from course_lib.utils import wording
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from course_lib import wording
 from course_lib.check import CheckFailed
 from course_lib.cluster.replies import RanksError
 from course_lib.sim.core.hardware import GIB, LAYER
 from course_lib.sim.schedule.check import ScheduleCheck
 from course_lib.sim.schedule.simulation import Result
+from course_lib.utils import wording
 
 # For each number of ranks: points for at least this model FLOPs utilisation. All exceed the loop shown in part 16.
 UTILISATION_POINTS = {

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from course_lib import wording
 from course_lib.engine import run_coroutine
 from course_lib.sim.core.dist import Dist
 from course_lib.sim.core.errors import SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware, Layer
 from course_lib.sim.core.model import Model
 from course_lib.sim.schedule import replay, stats
+from course_lib.utils import wording
 
 
 class Result:

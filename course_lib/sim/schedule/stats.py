@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.sim.core.errors import OutOfMemory, SimulationError
 from course_lib.sim.core.values import iter_bits
+from course_lib.utils import wording
 
 COMPUTE_KINDS = frozenset(("forward", "recompute", "backward", "update"))
 COMMUNICATION_KINDS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))

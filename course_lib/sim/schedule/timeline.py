@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib import wording
 from course_lib.plots.animation import Animation
 from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE, Picture, color, ink_on, min_font_size, slide_width
 from course_lib.sim.schedule import stats
+from course_lib.utils import wording
 
 MAX_LABELS = 600
 MAX_FRAMES = 60

@@ -22,7 +22,7 @@ NOT_CALLED = (
     "course_lib.collectives.deadlock.host_agents",
     "course_lib.collectives.transport.isolated",
     "course_lib.engine",
-    "course_lib.progress",  # IPython's DisplayObject opens a small number as a file, and reads from whatever that is
+    "course_lib.utils.progress",  # IPython's DisplayObject opens a small number as a file, and reads from whatever that is
     "course_lib.tools",
     "processes",
     "machine",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib import wording
 from course_lib.check import Check
 from course_lib.sim.core.errors import SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware
 from course_lib.sim.schedule import continuation, replay
 from course_lib.sim.schedule.simulation import Result
+from course_lib.utils import wording
 
 
 def record_loop(loop, settings, hardware):

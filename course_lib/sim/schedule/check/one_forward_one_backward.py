@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from course_lib import wording
 from course_lib.sim.core.hardware import FREE_COMMUNICATION, LAYER
 from course_lib.sim.llm.schedule import work_order
 from course_lib.sim.schedule import replay, stats
 from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, left_over, update_seconds
 from course_lib.sim.schedule.simulation import Result
+from course_lib.utils import wording
 
 SHOWN_PIECES = 16  # pieces of a rank's work that the check half way prints
 

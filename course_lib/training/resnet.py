@@ -1,4 +1,4 @@
-"""ResNet-9, and its training from a shell: ``mpiexec -n 2 python -m course_lib.resnet --data cifar10``."""
+"""ResNet-9, and its training from a shell: ``mpiexec -n 2 python -m course_lib.training.resnet --data cifar10``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from course_lib import images
 from course_lib.autograd import (
     SGD,
     ArrayDataset,
@@ -29,6 +28,7 @@ from course_lib.autograd import (
     cross_entropy,
     no_grad,
 )
+from course_lib.datasets import images
 
 
 def resnet9(width: int = 64, classes: int = 10, seed: int = 0) -> Sequential:
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
 
     comm = Communicator()
     rank, size = comm.Get_rank(), comm.Get_size()
-    parser = argparse.ArgumentParser(prog="python -m course_lib.resnet", description="Train ResNet-9 on several ranks.")
+    parser = argparse.ArgumentParser(prog="python -m course_lib.training.resnet", description="Train ResNet-9 on several ranks.")
     parser.add_argument("--data", choices=images.IMAGE_SET_NAMES, default="shapes")
     parser.add_argument("--width", type=int, default=8, help="channels of the first convolution; 64 is the usual network")
     parser.add_argument("--epochs", type=int, default=5)
@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         except SystemExit as ended:
             return ended.code
         except DataError as error:
-            print(f"course_lib.resnet: {error}", file=sys.stderr)
+            print(f"course_lib.training.resnet: {error}", file=sys.stderr)
             return 2
     with threadpool_limits(1):  # ranks share the cores
         model = DistributedDataParallel(resnet9(a.width), comm)
