@@ -37,11 +37,12 @@ class Optimizer:
                 except ValueError:
                     if p.grad.shape == p.data.shape:
                         raise
-                    raise ValueError(
-                        f"parameter {i} has shape {p.data.shape}, but its gradient has shape {p.grad.shape}. Is it the gradient of "
-                        "another parameter? A hook that is defined in a loop and sets p.grad uses the p of the loop's last iteration: "
-                        "it should return the gradient."
-                    ) from None
+                    hint = "Is it the gradient of another parameter? A hook that is defined in a loop and sets p.grad uses the p of the "
+                    hint += "loop's last iteration: it should return the gradient."
+                    if p.grad.size == p.data.size:
+                        hint = "It has as many elements: is a reshape to the parameter's shape missing?"
+                    what = f"parameter {i} has shape {p.data.shape}, but its gradient has shape {p.grad.shape}."
+                    raise ValueError(f"{what} {hint}") from None
 
     def _update(self, i: int, p: Parameter, grad) -> None:
         raise NotImplementedError

@@ -32,6 +32,8 @@ def test_a_gradient_of_another_parameter():
     p = Linear(3, 4).parameters()[0]
     p.grad = np.ones((4, 2))
     assert "uses the p of the loop's last iteration" in said(SGD([p], 0.1).step)
+    p.grad = np.ones(12)
+    assert "is a reshape to the parameter's shape missing?" in said(SGD([p], 0.1).step)
 
 
 def test_a_figure_of_nothing_names_the_ranks():
