@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import EllipsisType
 
 from grading.paths import SOLUTIONS
 
@@ -23,11 +24,11 @@ def right(function: Callable) -> Callable:
     return function
 
 
-def changes(*texts: str) -> Callable:
+def changes(*texts: str | EllipsisType) -> Callable:
     """Mark an answer as the solution with some of its text replaced: pairs of old and new text.
 
-    A text may start on the line below its opening quotes, or be a module constant that several answers share. The decorated function
-    needs a docstring that describes the change.
+    A text may start on the line below its opening quotes, or be a module constant that several answers share; an old text of ``...`` is
+    all that follows the solution's docstring. The decorated function needs a docstring that describes the change.
     """
     return lambda answer: answer
 
@@ -89,9 +90,11 @@ def _lines(text: str, node: ast.stmt) -> str:
     return "\n".join(text.split("\n")[node.lineno - 1 : node.end_lineno])
 
 
-def _changed(text: str, texts: list[str], where: str) -> str:
-    """Replace parts of a text."""
+def _changed(text: str, texts: list[str | EllipsisType], where: str) -> str:
+    """Replace parts of a function's or class's text."""
     for old, new in zip(texts[::2], texts[1::2], strict=True):
+        if old is ...:
+            old = "\n".join(text.splitlines()[ast.parse(text).body[0].body[0].end_lineno :])
         old, new = old.removeprefix("\n"), new.removeprefix("\n")
         if old not in text:
             raise ValueError(f"{where} replaces a text that is not in the solution: {old!r}.")
