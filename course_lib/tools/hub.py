@@ -14,7 +14,7 @@ from pathlib import Path
 from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
-from course_lib.tools import first_cell, lab, update
+from course_lib.tools import ai_tutor, first_cell, lab, update
 from course_lib.tools.request_limits import RequestLimiter
 
 LISTEN_FD_ENV = "COURSE_LISTEN"  # file descriptor of the socket
@@ -60,6 +60,7 @@ def copy_new_notebooks(work: Path) -> str:
         work.mkdir(parents=True, exist_ok=True)
         new = lab.copy_new(lab.PROJECT_ROOT / "notebooks", work)
         update.keep_untouched(lab.PROJECT_ROOT / "notebooks", work)
+        ai_tutor.write(work)
         return f"{len(new)} new notebooks in {work}."
     except OSError as error:
         return f"New notebooks cannot be copied to {work}: {error.strerror}. Is the home full, or is there a file of that name?"

@@ -1,6 +1,6 @@
 """The rules for AI assistants in a student's folder."""
 
-from course_lib.tools import ai_tutor, lab
+from course_lib.tools import ai_tutor, hub, lab
 
 
 def test_an_assistant_finds_the_rules_under_the_name_that_it_looks_for(tmp_path):
@@ -15,6 +15,11 @@ def test_make_lab_writes_them(tmp_path, monkeypatch):
     monkeypatch.setattr(lab.first_cell, "install_config", lambda: None)
     (tmp_path / "notebooks").mkdir()
     assert (lab.prepare() / "AGENTS.md").exists()
+
+
+def test_a_students_server_on_the_hub_writes_them_too(tmp_path):
+    assert "30 new notebooks" in hub.copy_new_notebooks(tmp_path / "work")
+    assert (tmp_path / "work" / "AGENTS.md").exists()
 
 
 def test_new_rules_of_the_instructor_arrive_and_no_rules_leave_no_file(tmp_path):
