@@ -4,16 +4,16 @@ import re
 
 import pytest
 import slurm_cluster
-from whole_notebooks import errors, run
+from whole_notebooks import errors, on_ranks, run
 
 from grading.authoring import reference
-from grading.paths import SOLUTIONS, parts
+from grading.paths import parts
 
 pytestmark = slurm_cluster.NEEDED
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [part for part in parts() if "ranks: 1\n" not in (SOLUTIONS / part / f"{part}.py").read_text()])
+@pytest.mark.parametrize("part", [part for part in parts() if on_ranks(part)])
 def test_a_notebook_runs_on_two_machines(slurm, tmp_path, part):
     reference.write(tmp_path)
     cells = run(part, tmp_path, shorter=True, slurm="--nodes=2 --time=20 --overcommit")

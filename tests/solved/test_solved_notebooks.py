@@ -1,7 +1,8 @@
 """Solved notebooks run from top to bottom, as a lecturer would run them."""
 
 import pytest
-from whole_notebooks import SHORTER, errors, printed, run
+import slurm_cluster
+from whole_notebooks import SHORTER, errors, on_ranks, printed, run
 
 from grading.authoring import reference
 from grading.paths import parts
@@ -17,9 +18,13 @@ def solved(tmp_path):
 WATCHED = ("10_unified_training", "28_gpt")  # with tests of their own below
 
 
-@pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=[pytest.mark.slow] * (part in SHORTER)) for part in parts() if part not in WATCHED]
-)
+def _marks(part):
+    """Those that train for long are left to `make test-all`, and what runs to the same length on two machines there to `make test`."""
+    twice = on_ranks(part) and not slurm_cluster.missing()
+    return pytest.mark.slow if part in SHORTER else pytest.mark.brief if twice else ()
+
+
+@pytest.mark.parametrize("part", [pytest.param(part, marks=_marks(part)) for part in parts() if part not in WATCHED])
 def test_a_solved_notebook_runs(part, solved):
     assert errors(run(part, solved)) == {}
 
