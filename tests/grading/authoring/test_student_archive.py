@@ -5,6 +5,7 @@ import importlib
 import inspect
 import os
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -68,6 +69,21 @@ def fits(candidate, wanted):
     if str(getattr(candidate, "__annotations__", {}).get(first)).startswith(NO_DATA):
         return False
     return not inspect.isclass(wanted) or (inspect.isclass(candidate) and all(hasattr(candidate, m) for m in wanted.methods))
+
+
+def may_be_awaited(candidate):
+    """Tell whether what it returns can be awaited: it is a coroutine function, a class with `__await__`, or uses one by its name."""
+    if inspect.isclass(candidate):
+        return hasattr(candidate, "__await__")
+    return inspect.iscoroutinefunction(candidate) or bool({*inspect.unwrap(candidate).__code__.co_names} & coroutines())
+
+
+@cache
+def coroutines():
+    """The names of all coroutine functions, and of the classes that can be awaited."""
+    trees = [ast.parse((ROOT / path).read_text()) for path in modules()]
+    functions = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)}
+    return functions | {name for _, name, it in library() if inspect.isclass(it) and hasattr(it, "__await__")}
 
 
 def needed(function):
@@ -218,9 +234,11 @@ def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
                 break
         for name, method, wanted in todo:
             cell, place = running.exercise(name), f"{name}.{method}" if method else name
-            candidates = [(module, other) for module, other, it in library() if fits(it, wanted)]
+            asynchronous = "async def" in cell.source
+            fitting = [c for c in library() if fits(c[2], wanted) and (not asynchronous or may_be_awaited(c[2]))]
+            candidates = [(module, other) for module, other, _ in fitting]
             tried += len(candidates)
-            if not inspect.isclass(wanted) and "async def" not in cell.source:
+            if not inspect.isclass(wanted) and not asynchronous:
                 running.answer(PROBE.format(key=place.replace(".", "_"), skip=int(bool(method))))
                 candidates = like_the_solution(running, candidates)
             nothing = earned(running, cell, place) if candidates else 0

@@ -5,6 +5,7 @@ import re
 
 import nbformat
 import pytest
+from machine import patient
 
 from course_lib.cluster import time_limits
 from grading import variants
@@ -136,6 +137,7 @@ def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path,
     monkeypatch.setattr(builder, "SOLUTIONS", tmp_path / "solutions")
     (tmp_path / "solutions" / part).mkdir(parents=True)
     (tmp_path / "solutions" / part / f"{part}.py").write_text(TWO)
+    monkeypatch.setenv(time_limits.UNATTENDED, str(patient(4)))
     for name, source in BAD_FIRSTS.items():
         course.hand_in(part, name, course.solved(part, source, exercise="first"))
     course.hand_in(part, "z-honest", course.solved(part))
