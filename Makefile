@@ -7,7 +7,7 @@ STUDENTS := $(BIN)/.for-students
 GRADING := $(BIN)/.for-grading
 HUB := $(BIN)/.for-hub
 DEV := $(BIN)/.for-developers
-JOBS ?= 3
+JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # otherwise each process of each test compiles the library again
 
 .PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade formgrader collect grades feedback report leaderboard hub variants cheats new-part check student-archive gradescope autolab bench validate lint constraints
@@ -57,10 +57,10 @@ update: $(STUDENTS)   ## Bring a part's new text into a notebook that you have s
 
 PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
-test: $(DEV)         ## Run the tests that show whether the course works here (JOBS=3: three at a time)
+test: $(DEV)         ## Run the tests that show whether the course works here (JOBS=4: four at a time)
 	@$(PYTEST)
 
-test-all: $(DEV)     ## Run every test that does not need root (JOBS=3: three at a time)
+test-all: $(DEV)     ## Run every test that does not need root (JOBS=4: four at a time)
 	@$(PYTEST) -m "not root and not brief"
 
 doctor: $(STUDENTS)   ## Show what works on this machine, and how to fix what does not

@@ -15,6 +15,7 @@ from machine import patient
 
 import course_lib
 from course_lib.check import Check, CheckFailed
+from course_lib.cluster import time_limits
 from course_lib.cluster.isolated import sanitize
 from course_lib.sandbox import bubblewrap, landlock
 from grading import feedback
@@ -432,7 +433,8 @@ def test_an_answer_that_wants_to_do_harm_reaches_nothing_and_takes_no_more_than_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("graded_together", MODES[:1], indirect=True)  # output is cut outside the sandbox
-def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one):
+def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one, monkeypatch):
+    monkeypatch.setenv(time_limits.UNATTENDED, str(patient(6)))
     hand_ins = guarded(one, shows=SHOWS, floods=FLOODS, leaks=LEAKS, leaks_in_lines=LEAKS_IN_LINES)
     hand_ins |= {
         "fills": with_cells(one, [FILLS] * 20 + [FLAGS]),
