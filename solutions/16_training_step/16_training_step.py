@@ -31,7 +31,7 @@ from course_lib.sim import get_next_microbatch
 # ## What is simulated
 #
 # The model is a stack of identical layers, each of which is a single $4096 \times 4096$ matrix. It works on sequences of 1024 tokens, in
-# half precision. The device is an H100 with 80 GiB; its peak of 989 TFLOP/s is rounded to 1000. There are no actual matrices: the simulator
+# half precision. The device is an H100 with 80 GiB and a peak of 989 TFLOP/s. There are no actual matrices: the simulator
 # counts FLOP (floating-point operations) and bytes, and advances a **virtual clock**. A layer's forward takes $2 \cdot 4096^2$ FLOP per
 # token, its backward twice as many. Communication takes as long as the ring algorithm would: over NVLink, the fast link within a group of 8
 # devices, or over the network beyond that. A weight takes 16 bytes: 2, its gradient 2, the optimizer's state 12.

@@ -56,7 +56,7 @@
 # bet on a size before the next picture.
 
 # %% [markdown] after="Draw utilization by size" tags=["notes"]
-# Micro-batches of 2 and 4 win, both with 75.1%. Below that, the matrix products are too small; above it, waiting for the first input costs
+# Micro-batches of 2 and 4 win, both with 75.7%. Below that, the matrix products are too small; above it, waiting for the first input costs
 # more than the larger products save. With 16 samples at once, a rank waits 2.1 ms before it can begin.
 
 # %% [markdown] after="Draw memory by size" tags=["notes"]
@@ -82,7 +82,7 @@
 
 # %% [markdown] after="Sixteen ranks" tags=["notes"]
 # Forward and backward take as long as on four ranks; only the end has grown. An all-reduce of one layer takes 2.0 ms instead of 0.23 ms,
-# since the ring now has to use the network. MFU falls from 75 to 42%.
+# since the ring now has to use the network. MFU falls from 76 to 42%.
 
 # %% [markdown] after="Sixty-four ranks" tags=["notes"]
 # More than half of the step is communication: 32 layers at 4 ms each. Ask what would help without a faster network: more samples per step,

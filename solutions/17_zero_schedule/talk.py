@@ -31,7 +31,7 @@
 # reduce-scatter gives the right weights; its time gives it away.
 
 # %% [markdown] after="Draw the schedule" tags=["notes"]
-# Put it next to part 16, with the same ranks and samples: 25.9 instead of 17.6 ms, 0.88 instead of 2.34 GiB. Each forward box has a gap
+# Put it next to part 16, with the same ranks and samples: 26.0 instead of 17.6 ms, 0.88 instead of 2.34 GiB. Each forward box has a gap
 # before it, where the weight is gathered; the sawtooth in the memory is that weight coming and going.
 
 # %% [markdown] after="Draw the schedule" tags=["slide"]
@@ -51,7 +51,7 @@
 # Ask what became of part 16's gradient accumulation: it no longer saves any communication.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
-# This is the run behind the bar for micro-batches of 16: 64% of the picture is pale. Point at one backward box: the grey before it is the
+# This is the run behind the bar for micro-batches of 16: almost two thirds of the picture is pale. Point at one backward box: the grey before it is the
 # all-gather, the grey after it the reduce-scatter. Nothing overlaps here yet.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["slide-50"]

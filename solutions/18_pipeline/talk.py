@@ -11,8 +11,8 @@
 # first wait for their own input.
 
 # %% [markdown] after="A message" tags=["notes"]
-# In the first case the message is there at 12.55 ms and rank 1 asks for it at 17.65 ms: nobody waits. In the second case rank 1 asks at
-# 10.7 ms and gets it at 19.49 ms. A buffered send saves the sender from waiting, never the receiver.
+# In the first case the message is there at 12.57 ms and rank 1 asks for it at 17.75 ms: nobody waits. In the second case rank 1 asks at
+# 10.73 ms and gets it at 19.6 ms. A buffered send saves the sender from waiting, never the receiver.
 
 # %% [markdown] after="A message" tags=["slide"]
 # ## A question for the room
@@ -28,7 +28,7 @@
 
 # %% [markdown] after="Exercise: part2_training_loop" tags=["notes"]
 # The branches on `rank` are the whole pipeline; between them it is a loop for one device. Point at the order near the end: the gradient is
-# sent before the update, so that the next rank can start. The other order costs 1 ms out of 75 on four ranks.
+# sent before the update, so that the next rank can start. The other order costs 1 ms out of 76 on four ranks.
 
 # %% [markdown] after="Check" tags=["notes"]
 # The one-rank case comes first. That rank is both the first and the last: it goes through both branches and sends no message. Among the
@@ -47,7 +47,7 @@
 # A quarter of the time. Micro-batches are the way out: part 19.
 
 # %% [markdown] after="Draw the utilization by ranks" tags=["notes"]
-# 81, 39, 18 and 7%. The times are more striking: the step takes 65 ms on one rank and 90 ms on eight. The layers are still computed one
+# 81, 39, 18 and 7%. The times are more striking: the step takes 66 ms on one rank and 90 ms on eight. The layers are still computed one
 # after the other, and each boundary between ranks adds two messages.
 
 # %% [markdown] after="Draw the utilization by layers" tags=["notes"]
@@ -71,9 +71,9 @@
 # takes 12 instead of 1.8 ms. MFU is 4.3%. Ask how to fill the pale part: by cutting the batch into micro-batches, which is part 19.
 
 # %% [markdown] after="Slow down a stage" tags=["notes"]
-# Let the room predict before you open the cell. T grows from 75 to 103 ms, by the slow rank's extra time only; the bubble fraction falls from
-# 81 to 79%, and MFU from 17.5 to 12.8%. So a bubble fraction alone does not say how well a step does. In part 19 the same cell looks worse.
+# Let the room predict before you open the cell. T grows from 76 to 104 ms, by the slow rank's extra time only; the bubble fraction falls from
+# 81 to 79%, and MFU from 17.6 to 12.8%. So a bubble fraction alone does not say how well a step does. In part 19 the same cell looks worse.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
 # Question 1: one rank in four computes at a time; input and messages take the rest. Question 2: with 128 samples, MFU is 17.6 instead of
-# 17.5%. Question 3: each rank peaks as its own backward begins, and the loss gives the last rank no more than the others receive.
+# 17.6%. Question 3: each rank peaks as its own backward begins, and the loss gives the last rank no more than the others receive.

@@ -53,7 +53,7 @@
 # $(p-1)/(m+p-1) = 3/11$, or 27% of T: the same as for GPipe. 1F1B saves memory, not time.
 
 # %% [markdown] after="Draw the schedule" tags=["notes"]
-# 25.0 instead of 19.4 ms: MFU falls from 68 to 53%. Look at a rank in the middle: there are gaps in every round, because the rank stops
+# 25.2 instead of 19.6 ms: MFU falls from 68 to 53%. Look at a rank in the middle: there are gaps in every round, because the rank stops
 # at each `await` until its message is through. The formula knows nothing about them.
 
 # %% [markdown] after="Draw the schedule" tags=["slide-50"]
@@ -66,7 +66,7 @@
 # messages.
 
 # %% [markdown] after="Draw the utilization" tags=["notes"]
-# Take bets before you show it. Micro-batches of 2 win with 67%, but 1 and 4 are close behind, so the choice is not critical. With 8
+# Take bets before you show it. Micro-batches of 2 win with 68%, but 1 and 4 are close behind, so the choice is not critical. With 8
 # micro-batches of 32, the formula alone gives a bubble fraction of 7/15, or 47%.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
@@ -75,10 +75,10 @@
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
 # Look for the grey line under ranks 7 and 8. A message takes 1.5 ms there, and the forward of a rank's two layers 0.6 ms, so this one link
-# sets the pace for everyone. The formula says a bubble fraction of 24%; the picture has 58%.
+# sets the pace for everyone. The formula says a bubble fraction of 24%; the picture has 57%.
 
 # %% [markdown] after="Slow down a stage" tags=["notes"]
-# Rank 1 takes twice as long, and T grows from 25.0 to 36.4 ms: rank 1 is never idle for long, and everyone else waits for it once per
+# Rank 1 takes twice as long, and T grows from 25.2 to 36.7 ms: rank 1 is never idle for long, and everyone else waits for it once per
 # micro-batch. So stages should take equally long, which is why planners balance them. Ask what m would change: nothing about the pace.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]

@@ -3,7 +3,7 @@
 # answer.
 
 # %% [markdown] after="Anything that a real training step could do is allowed. Your loop is graded on two clusters, each with 2048 samples and `batch_size=64`:" tags=["notes"]
-# Start with the last table: the same data parallel loop drops from 66% to 43%. With 64 ranks, each has half the samples, but a layer's
+# Start with the last table: the same data parallel loop drops from 67% to 43%. With 64 ranks, each has half the samples, but a layer's
 # all-reduce takes longer because its ring has more steps. If anyone asks about the ceiling: the simulator's matrix products reach 95% of
 # the peak.
 
@@ -13,7 +13,7 @@
 # them matters.
 
 # %% [markdown] after="Overlap" tags=["notes"]
-# Ask for both times before you run it: the gather alone takes 1.0 ms, the four forwards 1.16 ms. If you await right away, they add up; if
+# Ask for both times before you run it: the gather alone takes 1.0 ms, the four forwards 1.17 ms. If you await right away, they add up; if
 # you await late, you pay only for the longer one. The exchange starts at the same point in both runs; only the `await` moves.
 
 # %% [markdown] after="Overlap" tags=["slide"]
@@ -51,7 +51,7 @@
 # its own samples only.
 
 # %% [markdown] after="## How does it do?" tags=["notes"]
-# The solution reaches 92.7% and 89.9% MFU with 37 and 10 GiB: full score on both. Before you show the pictures, ask where the rest of the
+# The solution reaches 92.8% and 90.0% MFU with 37 and 10 GiB: full score on both. Before you show the pictures, ask where the rest of the
 # 95% goes.
 
 # %% [markdown] after="Draw 32 ranks" tags=["notes"]
@@ -69,7 +69,7 @@
 
 # %% [markdown] after="Draw 64 ranks" tags=["notes"]
 # A rank has half the samples and half the layers, so a quarter of the work: whatever cannot be hidden weighs more. Here the wait for the
-# inputs is 4 of 117 ms; on the other cluster it was 8 of 455. A ring over all 64 ranks would not be hidden either: its all-reduce takes
+# inputs is 4 of 119 ms; on the other cluster it was 8 of 460. A ring over all 64 ranks would not be hidden either: its all-reduce takes
 # 4.0 ms, a layer's backward 2.3 ms.
 
 # %% [markdown] after="With four ranks and eight layers, you can see the details." tags=["notes"]

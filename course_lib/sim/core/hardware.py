@@ -113,9 +113,9 @@ class Hardware:
 
 H100 = Hardware(
     name="H100 80 GB",
-    flops=1000e12,
+    flops=989e12,
     efficiency=((128e9, 0.95), (16e9, 0.9), (1e9, 0.6), (0, 0.1)),
-    memory_bandwidth=3072e9,
+    memory_bandwidth=3352e9,
     memory=80 * GIB,
     nvlink=Link(450e9, 0.65, 10e-6),
     network=Link(50e9, 0.9, 20e-6),
