@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.communication import collectives, hosts, messages, ring
+from benchmarks.communication import collectives, hosts, messages, ring, tracing
 from benchmarks.grading import autograding, collecting, kills, reporting, thousand
 from benchmarks.ranks import idle, lecturing, notebooks, starting
 from benchmarks.simulation import pipeline, planning, simulator
@@ -19,6 +19,7 @@ BENCHES = {
     "idle": idle.figures,
     "collectives": collectives.figures,
     "messages": messages.figures,
+    "trace": tracing.figures,
     "training": perceptron.figures,
     "grids": grids.figures,
     "hosts": hosts.figures,

@@ -9,8 +9,10 @@ import math
 
 from course_lib.autograd.operations import upcast
 from course_lib.autograd.tensor import Tensor, array_namespace
+from course_lib.trace.recorder import operation
 
 
+@operation
 def embedding(table: Tensor, ids) -> Tensor:
     """Look up rows of a table by index.
 
@@ -50,6 +52,7 @@ def embedding(table: Tensor, ids) -> Tensor:
     return Tensor.from_operation(table.data[ids], (table,), backward)
 
 
+@operation
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
     """``scale * (x - mean) / sqrt(variance + eps) + shift`` over the last axis (Ba et al., 2016, "Layer normalization", section 3)."""
     values = upcast(x.data)
@@ -58,6 +61,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Te
     return _normalised(x, normal, rate, scale, shift)
 
 
+@operation
 def rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-5) -> Tensor:
     """``scale * x / sqrt(mean(x²) + eps)`` over the last axis (Zhang and Sennrich, 2019, "Root mean square layer normalization")."""
     values = upcast(x.data)
@@ -90,6 +94,7 @@ def _normalised(x: Tensor, normal, rate, scale: Tensor, shift: Tensor | None) ->
     return Tensor.from_operation(out.astype(x.dtype, copy=False), (x, scale) if shift is None else (x, scale, shift), backward)
 
 
+@operation
 def gelu(x: Tensor) -> Tensor:
     """``x`` times the probability that a standard normal variable is below x, in the tanh form of Hendrycks and Gimpel, 2016, section 2."""
     xp, values = array_namespace(x.data), upcast(x.data)
@@ -118,6 +123,7 @@ def gelu(x: Tensor) -> Tensor:
     return Tensor.from_operation(out.astype(x.dtype, copy=False), (x,), backward)
 
 
+@operation
 def softmax(x: Tensor) -> Tensor:
     """``exp(x) / sum(exp(x))`` over the last axis."""
     out = _softmax_inplace(upcast(x.data).copy())
@@ -139,6 +145,7 @@ def _softmax_inplace(scores):
     return scores
 
 
+@operation
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
     """Scaled dot-product attention: ``softmax(q kᵀ / sqrt(d)) v`` (Vaswani et al., 2017, section 3.2.1).
 
@@ -185,6 +192,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
     return Tensor.from_operation(out.astype(q.dtype, copy=False), (q, k, v), backward)
 
 
+@operation
 def dropout(x: Tensor, mask, rate: float) -> Tensor:
     """Keep the numbers selected by the mask, divided by ``1 - rate`` to preserve the mean (Srivastava et al., 2014).
 

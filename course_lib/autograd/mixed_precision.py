@@ -14,6 +14,7 @@ import numpy as np
 from course_lib.autograd.modules import Parameter
 from course_lib.autograd.optimizers import Optimizer
 from course_lib.autograd.tensor import Tensor, array_namespace
+from course_lib.trace.recorder import operation
 
 MIN_LOSS_SCALE = 1.0  # the scale goes no lower: a value that is infinite then is infinite without scaling
 
@@ -76,6 +77,7 @@ class MixedPrecision:
         """Scale the loss; call `backward` on the result."""
         return loss * self.scale
 
+    @operation
     def step(self) -> bool:
         """Update the parameters, unless a gradient is not finite on some rank.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.autograd.tensor import Tensor, array_namespace
+from course_lib.trace.recorder import operation
 
 
 def as_tensor(value: object) -> Tensor:
@@ -40,12 +41,14 @@ def _unbroadcast(grad, shape: tuple[int, ...]):
     return grad.sum(axis=axes, keepdims=True) if axes else grad
 
 
+@operation
 def add(a: object, b: object) -> Tensor:
     """``a + b``, with broadcasting."""
     a, b = _as_tensors(a, b)
     return Tensor.from_operation(a.data + b.data, (a, b), lambda g: (_unbroadcast(g, a.shape), _unbroadcast(g, b.shape)))
 
 
+@operation
 def multiply(a: object, b: object) -> Tensor:
     """``a * b``, with broadcasting."""
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
@@ -61,6 +64,7 @@ def multiply(a: object, b: object) -> Tensor:
     )
 
 
+@operation
 def divide(a: object, b: object) -> Tensor:
     """``a / b``, with broadcasting."""
     a, b = _as_tensors(a, b)
@@ -81,6 +85,7 @@ def matmul_arrays(a, b, out=None):
     return out
 
 
+@operation
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of matrices, or stacks of them, ``(..., n, k) @ (..., k, m)``, with broadcasting."""
     if len(b.shape) == 2:
@@ -93,6 +98,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return Tensor.from_operation(matmul_arrays(a.data, b.data), (a, b), backward)
 
 
+@operation
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """``x @ w + b`` as a single operation; x is ``(..., inputs)``, w ``(inputs, outputs)``."""
     rows, xp = x.data.reshape(-1, x.shape[-1]), array_namespace(x.data)
@@ -109,6 +115,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     return Tensor.from_operation(out.reshape(*x.shape[:-1], w.shape[1]), (x, w) if b is None else (x, w, b), backward)
 
 
+@operation
 def reduce_sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
     """Sum over all axes, or some of them; with `keepdims` these stay, with length 1."""
     xp = array_namespace(a.data)
@@ -119,6 +126,7 @@ def reduce_sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: b
     return Tensor.from_operation(xp.asarray(a.data.sum(axis=axis, keepdims=keepdims)), (a,), backward)
 
 
+@operation
 def relu(a: Tensor) -> Tensor:
     """Positive part."""
     xp = array_namespace(a.data)
@@ -126,6 +134,7 @@ def relu(a: Tensor) -> Tensor:
     return Tensor.from_operation(out, (a,), lambda g: (g * (out > 0),))
 
 
+@operation
 def tanh(a: Tensor) -> Tensor:
     """Hyperbolic tangent."""
     xp = array_namespace(a.data)
@@ -144,6 +153,7 @@ def upcast(array):
     return array.astype("float32") if array.dtype.itemsize <= 2 else array
 
 
+@operation
 def cross_entropy(logits: Tensor, labels) -> Tensor:
     """Mean over the batch of the negative log-softmax of the right class.
 
@@ -174,6 +184,7 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
     return Tensor.from_operation(xp.asarray(loss), (logits,), backward)
 
 
+@operation
 def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
     """Convolution with stride 1.
 
@@ -231,6 +242,7 @@ def _patches(xp, padded, k: int, h: int, v: int):
     return rows.reshape(n * h * v, -1)
 
 
+@operation
 def max_pool2d(x: Tensor, size: int = 2) -> Tensor:
     """Largest value of each ``size x size`` square; height and width must be multiples of it."""
     xp, (n, height, width, channels) = array_namespace(x.data), x.shape
@@ -246,6 +258,7 @@ def max_pool2d(x: Tensor, size: int = 2) -> Tensor:
     return Tensor.from_operation(xp.ascontiguousarray(out), (x,), backward)
 
 
+@operation
 def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: float = 1e-5) -> Tensor:
     """``scale * (x - mean) / sqrt(variance + eps) + shift`` per channel, the last axis; mean and variance are those of x.
 
@@ -289,6 +302,7 @@ def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     return Tensor.from_operation(a.data.transpose(axes), (a,), lambda g: (g.transpose(back),))
 
 
+@operation
 def getitem(a: Tensor, index: object) -> Tensor:
     """``a[index]`` for integers, slices, None and ``...``.
 
@@ -311,6 +325,7 @@ def getitem(a: Tensor, index: object) -> Tensor:
     return Tensor.from_operation(array_namespace(a.data).asarray(a.data[index]), (a,), backward)
 
 
+@operation
 def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Concatenate tensors along an axis."""
     ends = np.cumsum([t.shape[axis] for t in tensors])[:-1]
@@ -319,6 +334,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     return Tensor.from_operation(out, tuple(tensors), lambda g: tuple(xp.split(g, ends, axis=axis)))
 
 
+@operation
 def cast(a: Tensor, dtype: object) -> Tensor:
     """Same values in another dtype; the gradient is cast back."""
     return Tensor.from_operation(a.data.astype(dtype), (a,), lambda g: (g.astype(a.dtype),))

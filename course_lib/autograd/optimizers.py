@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from course_lib.autograd.modules import Parameter
 from course_lib.autograd.tensor import array_namespace
+from course_lib.trace.recorder import operation
 
 
 class Optimizer:
@@ -28,6 +29,7 @@ class Optimizer:
         for p in self.params:
             p.grad = None
 
+    @operation
     def step(self) -> None:
         """Update the parameters with their gradients."""
         for i, p in enumerate(self.params):

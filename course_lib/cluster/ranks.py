@@ -7,17 +7,24 @@ import math
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_lib import memory
 from course_lib.cluster import idle_shutdown, replies, requests, startup, time_limits
 from course_lib.cluster.connection import STOPPED_MESSAGE, ClusterConnection, RanksGone
+from course_lib.cluster.notebook.show_traces import show_traces
 from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.source import misplaced_names
 from course_lib.cluster.source import rerun as cells
 from course_lib.cluster.source.ship_function import pack
 from course_lib.engine import serialization
 from course_lib.sandbox import bubblewrap
+from course_lib.trace import perfetto
+from course_lib.trace.recorder import CAPACITY
+from course_lib.trace.timeline import Trace
 from course_lib.utils import wording
 
 if TYPE_CHECKING:
@@ -63,6 +70,7 @@ class Ranks:
         self._connection: ClusterConnection | None = None
         self._replay_log = time_limits.ReplayLog()
         self._round, self._epoch, self._stopped, self.idle_stop_seconds = 0, 0, False, None
+        self._traces: list[dict[int, dict]] | None = None  # the replies of each request, while traces are recorded
         began = time.monotonic()
         self._come_up(client)
         self.seconds = time.monotonic() - began
@@ -294,6 +302,7 @@ class Ranks:
         limits = [seconds for seconds in (limit, time_limits.limit(call)) if seconds]
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
+        common["trace"] = CAPACITY if self._traces is not None else 0
         try:
             found = requests.ask(self._connection, {r: {**q, **common} for r, q in what.items()}, min(limits, default=None), show)
             if any(reply is None for reply in found.values()):
@@ -303,13 +312,49 @@ class Ranks:
         except RanksGone:
             self._end()
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
             self._epoch += 1  # some ranks may have left a transfer in progress on others
+            self._keep_trace(dict(getattr(stopped, "replies", ())))
             raise
         if requests.left_messages(found):
             self._epoch += 1
+        self._keep_trace(found)
         silent = {"outputs": [], "error": requests.error("NoAnswer", "the rank was interrupted before it could answer")}
         return {r: reply or silent for r, reply in found.items()}
+
+    def _keep_trace(self, found: dict[int, dict | None]) -> None:
+        traced = {rank: reply["trace"] for rank, reply in found.items() if reply and "trace" in reply}
+        if self._traces is not None and traced:
+            self._traces.append(traced)
+
+    @contextmanager
+    def trace(self, title: str = "Trace", show: bool = True, file: str | None = None) -> Iterator[list[Trace]]:
+        """Record what the ranks do inside a ``with`` block, and show it at the end.
+
+        Parameters
+        ----------
+        title : str
+        show : bool
+            Whether to show the traces.
+        file : str, optional
+            Where to write the last one for Perfetto, https://ui.perfetto.dev.
+
+        Yields
+        ------
+        list of Trace
+            Empty until the end of the block; then one trace for each cell or call on the ranks.
+        """
+        traces: list[Trace] = []
+        before, self._traces = self._traces, []
+        try:
+            yield traces
+        finally:
+            traces += [Trace.from_replies(replies, title, self.hosts) for replies in self._traces]
+            self._traces = before
+            if traces and file:
+                perfetto.write(traces[-1], Path(file))
+            if show:
+                show_traces(traces)
 
     def _be_up(self) -> None:
         """Ensure that the ranks run.

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from course_lib import students, traffic
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.recording import recorded_to
 from course_lib.collectives.snapshot import RAISED
 from course_lib.gpt import generate, report
 from course_lib.gpt.broadcast_text import first_nonempty
@@ -51,6 +52,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--clip", type=float, default=d.clip, help=f"largest norm of the gradients ({d.clip})")
     parser.add_argument("--functions", type=Path, default=FUNCTIONS_DIR, help="folder with your transformer_impl.py (my_work)")
     parser.add_argument("--out", type=Path, default=Path("gpt_run"), help="folder for checkpoints and the report (gpt_run)")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="record what each rank does, as a file for https://ui.perfetto.dev")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints (50)")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint, on any grid")
     parser.add_argument("--begin", default="def ", help="prompt of the generated samples")
@@ -152,7 +154,8 @@ def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
         if first and trainer.step >= settings.steps:
             print(f"Nothing left to do: the checkpoint is of step {trainer.step}, and --steps is {settings.steps}.")
     samples = {f"after {trainer.step} steps": generate.generate(trainer, a.begin)}
-    rate = _train(trainer, None if lacks else folder, a.every, first)
+    with recorded_to(a.trace, comm, settings.name):
+        rate = _train(trainer, None if lacks else folder, a.every, first)
     samples[f"after {trainer.step} steps"] = generate.generate(trainer, a.begin)
     results = _results(trainer, name, rate, samples)
     if first:

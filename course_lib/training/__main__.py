@@ -16,6 +16,7 @@ from tqdm import tqdm
 from course_lib import datasets, students, traffic, zero
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.recording import recorded_to
 from course_lib.collectives.snapshot import RAISED
 from course_lib.training import Config, TrainingConfigError, TrainingRun
 from course_lib.utils import wording
@@ -34,6 +35,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, help="learning rate (0.15, or 0.003 for Adam)")
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default=default.optimizer)
     parser.add_argument("--zero", type=int, choices=zero.STAGES, help="stage of ZeRO, with Adam; --dp-size then defaults to all ranks")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="record what each rank does, as a file for https://ui.perfetto.dev")
     parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your func_impl.py and its companion files")
     return parser.parse_args(argv)
 
@@ -49,9 +51,9 @@ def main(argv: list[str] | None = None) -> int:
     comm = Communicator()
     first = comm.Get_rank() == 0
     try:
-        config, functions = _prepare(comm, first, argv)
+        config, functions, trace = _prepare(comm, first, argv)
         with threadpool_limits(1):  # ranks share the cores
-            _train(config, functions, comm, first)
+            _train(config, functions, comm, first, trace)
     except SystemExit as ended:
         return ended.code
     except (TrainingConfigError, datasets.DataError, students.MissingFunction) as error:
@@ -67,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _prepare(comm: Communicator, first: bool, argv: list[str] | None) -> tuple:
-    """Return the configuration and the student's functions."""
+    """Return the configuration, the student's functions, and the file for a trace, or None."""
     with contextlib.nullcontext() if first else contextlib.redirect_stderr(io.StringIO()):
         a = parse_args(argv)
     try:
@@ -81,7 +83,7 @@ def _prepare(comm: Communicator, first: bool, argv: list[str] | None) -> tuple:
             f"--mp-size {a.mp_size} and --dp-size {dp_size} need {config.ranks} ranks, but mpiexec started {comm.Get_size()}: "
             f"use mpiexec -n {config.ranks}."
         )
-    return config, functions
+    return config, functions, a.trace
 
 
 def _print_error(comm: Communicator, text: str) -> int:
@@ -89,10 +91,10 @@ def _print_error(comm: Communicator, text: str) -> int:
     return 1
 
 
-def _train(config: Config, functions: object, comm: Communicator, first: bool) -> None:
+def _train(config: Config, functions: object, comm: Communicator, first: bool, trace: Path | None) -> None:
     run = TrainingRun(config, functions, comm)
     losses, began = [], time.perf_counter()
-    with tqdm(total=run.total, unit="step", disable=not first, mininterval=0.5, ascii=True) as bar:
+    with tqdm(total=run.total, unit="step", disable=not first, mininterval=0.5, ascii=True) as bar, recorded_to(trace, comm, config.name):
         while len(losses) < run.total:
             losses += run.steps(-(-run.total // 50))
             bar.update(len(losses) - bar.n)

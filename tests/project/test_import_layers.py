@@ -26,6 +26,7 @@ LAYERS = (
     ("plots",),
     ("autograd",),
     ("students", "placement"),
+    ("trace",),
     ("mesh", "traffic", "memory", "datasets"),
     ("sandbox", "utils", "former_names"),
 )

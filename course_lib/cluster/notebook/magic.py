@@ -7,6 +7,7 @@ import ast
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from IPython import get_ipython
 
@@ -20,12 +21,15 @@ from course_lib.utils import wording
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
-        raise misplaced_names.UsageOfPx(f"%%px: {message}. Use %%px alone, or %%px --targets 0,2 for some ranks.")
+        raise misplaced_names.UsageOfPx(f"%%px: {message}. Use %%px alone, %%px --targets 0,2 for some ranks, or %%px --trace.")
 
 
 def _arguments() -> _Parser:
     parser = _Parser(prog="%%px", add_help=False)
     parser.add_argument("--targets", "-t", help="ranks, such as 2 or 0,1 or 1:4 (all by default)")
+    parser.add_argument(
+        "--trace", nargs="?", const="", help="show what each rank did and when; with a file name, write it for Perfetto, too"
+    )
     parser.add_argument("--block", action="store_true")  # for compatibility: %%px always blocks
     return parser
 
@@ -76,16 +80,18 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
     # The first line keeps the line numbers as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
     students.forget_passed(source)
-    try:
-        replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label, show=live and live.show)
-    except Interrupted as stopped:
+    traced = options.trace is not None and not time_limits.limit()
+    with ranks.trace(title or label, file=options.trace) if traced else nullcontext():
+        try:
+            replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label, show=live and live.show)
+        except Interrupted as stopped:
+            if live:
+                live.end()
+            show_outputs(stopped.replies, ranks.n)  # what was printed before the interrupt
+            raise
         if live:
             live.end()
-        show_outputs(stopped.replies, ranks.n)  # what was printed before the interrupt
-        raise
-    if live:
-        live.end()
-    show_outputs(replies, ranks.n)
+        show_outputs(replies, ranks.n)
     raise_errors(replies)
     misplaced_names.forget(source)
     # A folded cell without output would not show that it has run.

@@ -1,8 +1,9 @@
 """Handler of the kernel's requests on a rank: run a cell or call a function, and reply.
 
 A request is a dict: "do" (a key of `ACTIONS`); "round", its number; "targets", the mask of the ranks that are asked; "epoch" (see
-`collectives.progress.operations`); and the action's arguments. A reply is a dict: "outputs" (see `output.Outputs`), "error" (see
-`tracebacks.describe`, or None), "abandoned" and "sent", by which the kernel decides whether to begin a new epoch, and the action's results.
+`collectives.progress.operations`); "trace", the number of events to record (0: no trace); and the action's arguments. A reply is a dict:
+"outputs" (see `output.Outputs`), "error" (see `tracebacks.describe`, or None), "abandoned" and "sent", by which the kernel decides whether
+to begin a new epoch, "trace" (see `trace.Recorder.as_dict`), and the action's results.
 """
 
 from __future__ import annotations
@@ -123,13 +124,13 @@ def _hello(request: dict) -> dict:
 
 def _cell(request: dict) -> dict:
     shell = get_ipython()
-    with _round(request) as finish, capture_output(shell) as outputs, _named(shell.compile, request["label"]):
+    with _round(request) as finish, capture_output(shell) as outputs, _named(shell.compile, request["label"]), _recording(request) as trace:
         result = shell.run_cell(request["source"], store_history=False)
         raised = result.error_before_exec or result.error_in_exec
         if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
             raised.filename = request["label"]  # the tokenizer does not know the cell's name
         error = finish(raised)
-    return {"outputs": outputs, "error": error}
+    return {"outputs": outputs, "error": error, **trace}
 
 
 def _call(request: dict) -> dict:
@@ -139,7 +140,7 @@ def _call(request: dict) -> dict:
 
     shell, value, error = get_ipython(), None, None
     looking = contextlib.nullcontext([]) if isolated.connection else record_wrong_groups()
-    with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group:
+    with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group, _recording(request) as trace:
         traffic.reset()
         try:
             traffic_gates.set_gates(request["gates"])
@@ -153,7 +154,7 @@ def _call(request: dict) -> dict:
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
-    return {"outputs": outputs, "error": error, "value": value, "traffic": moved, "wrong_group": wrong_group[:1]}
+    return {"outputs": outputs, "error": error, "value": value, "traffic": moved, "wrong_group": wrong_group[:1], **trace}
 
 
 def _unpacked(request: dict) -> dict:
@@ -241,6 +242,28 @@ def _round(request: dict) -> Iterator:
             operations.end_cell(True)
             if board:
                 board.end(RAISED, "KeyboardInterrupt")
+
+
+@contextlib.contextmanager
+def _recording(request: dict) -> Iterator[dict]:
+    """Context manager: record a trace if the request asks for one; the dict that it yields then gets "trace"."""
+    reply: dict = {}
+    if not request.get("trace") or isolated.connection:
+        yield reply
+        return
+    from course_lib.collectives import Communicator, recording
+    from course_lib.collectives.progress import engine
+    from course_lib.trace import Recorder
+
+    recorder, offset = Recorder(request["trace"]), 0.0
+    world = Communicator()
+    if engine.open_board().machines and request["targets"] == (1 << world.Get_size()) - 1:
+        offset = recording.clock_offset(world, recorder)
+    try:
+        with recording.recording(recorder):
+            yield reply
+    finally:
+        reply["trace"] = recorder.as_dict() | {"offset": offset}
 
 
 @contextlib.contextmanager

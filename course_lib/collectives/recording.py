@@ -1,0 +1,224 @@
+"""Record the communicator's calls in a trace.
+
+For the time of a trace, `Communicator` and `Request` get methods that also record, so that calls cost nothing more without one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib.collectives.communicator import Communicator
+from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.transport.requests import Request
+from course_lib.trace import perfetto
+from course_lib.trace.recorder import Recorder
+from course_lib.trace.timeline import Trace
+from course_lib.utils import host
+
+PINGS = 16  # exchanges with rank 0, of which the fastest gives a clock's offset
+
+
+@contextmanager
+def recording(recorder: Recorder | None = None) -> Iterator[Recorder]:
+    """Record a trace of this rank inside a ``with`` block; by default with a new recorder."""
+    recorder = recorder or Recorder()
+    before = {(kind, name): getattr(kind, name) for kind, methods in _METHODS.items() for name in methods}
+    for (kind, name), original in before.items():
+        setattr(kind, name, functools.wraps(original)(_METHODS[kind][name](original, recorder)))
+    recorder.start()
+    try:
+        yield recorder
+    finally:
+        recorder.stop()
+        for (kind, name), original in before.items():
+            setattr(kind, name, original)
+
+
+@contextmanager
+def recorded_to(file: Path | None, comm: Communicator, title: str) -> Iterator[None]:
+    """Record what all ranks do inside a ``with`` block, and write it as a file for Perfetto on rank 0; collective. None: do nothing."""
+    if file is None:
+        yield
+        return
+    recorder = Recorder()
+    offset = clock_offset(comm, recorder) if open_board().machines else 0.0
+    with recording(recorder):
+        yield
+    mine = np.frombuffer(json.dumps(recorder.as_dict() | {"offset": offset, "host": host.name()}).encode(), np.uint8)
+    sizes = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([mine.size]), sizes)
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: mine.size] = mine
+    texts = np.empty((len(sizes), len(padded)), np.uint8)
+    comm.Gather(padded, texts if comm.Get_rank() == 0 else None)
+    if comm.Get_rank() == 0:
+        found = {comm.ranks[i]: json.loads(text[:size].tobytes()) for i, (text, size) in enumerate(zip(texts, sizes, strict=True))}
+        perfetto.write(Trace.from_replies(found, title, {rank: reply["host"] for rank, reply in found.items()}), file)
+
+
+def _run_collective(original: Callable, recorder: Recorder) -> Callable:
+    clock = recorder.clock
+
+    def run_collective(self, transport, call, name, payload=-1):
+        number, begin = recorder.number(self.ranks), clock()
+        try:
+            original(self, transport, call, name, payload)
+        finally:
+            recorder.add("collective", name, begin, clock(), self.ranks, number, max(payload, 0))
+
+    return run_collective
+
+
+def _split(original: Callable, recorder: Recorder) -> Callable:
+    def Split(self, color=0, key=0):
+        number, begin = recorder.number(self.ranks), recorder.clock()
+        try:
+            return original(self, color, key)
+        finally:
+            recorder.add("collective", "Split", begin, recorder.clock(), self.ranks, number)
+
+    return Split
+
+
+def _begin(original: Callable, recorder: Recorder) -> Callable:
+    def begin(self, call, name, payload, post=None):
+        number, began = recorder.number(self.ranks), recorder.clock()
+        request = original(self, call, name, payload, post)
+        request.recorded = ["collective", name, began, self.ranks, number, payload, -1, -1]
+        return request
+
+    return begin
+
+
+def _exchange(original: Callable, recorder: Recorder) -> Callable:
+    clock = recorder.clock
+
+    def _exchange(self, outgoing, incoming, call_name, status=None):
+        received = SimpleNamespace(source=None, tag=None)
+        number = recorder.number("to", self.ranks, outgoing[1], outgoing[2]) if outgoing else 0
+        begin = clock()
+        try:
+            original(self, outgoing, incoming, call_name, received)
+            if status is not None and received.source is not None:
+                status.source, status.tag = received.source, received.tag
+        finally:
+            end = clock()
+            if outgoing:
+                recorder.add("send", call_name, begin, end, self.ranks, number, outgoing[0].nbytes, outgoing[1], outgoing[2])
+            if incoming:
+                peer, tag, number = incoming[1][0] if len(incoming[1]) == 1 else -1, incoming[2], -1
+                if received.source is not None:
+                    peer, tag = self.ranks[received.source], received.tag
+                    number = recorder.number("from", self.ranks, peer, tag)
+                recorder.add("receive", call_name, begin, end, self.ranks, number, 0, peer, tag)
+
+    return _exchange
+
+
+def _isend(original: Callable, recorder: Recorder) -> Callable:
+    def Isend(self, buf, dest, tag=0):
+        began = recorder.clock()
+        request = original(self, buf, dest, tag)
+        if dest != MPI.PROC_NULL:
+            peer, nbytes = self.ranks[dest], np.asarray(buf[0] if isinstance(buf, (list, tuple)) else buf).nbytes
+            number = recorder.number("to", self.ranks, peer, tag)
+            request.recorded = ["send", "Isend", began, self.ranks, number, nbytes, peer, tag]
+        return request
+
+    return Isend
+
+
+def _irecv(original: Callable, recorder: Recorder) -> Callable:
+    def Irecv(self, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG):
+        began = recorder.clock()
+        request = original(self, buf, source, tag)
+        if source != MPI.PROC_NULL:
+            known = source != MPI.ANY_SOURCE and tag != MPI.ANY_TAG  # messages match in the order of the receives
+            peer = self.ranks[source] if source != MPI.ANY_SOURCE else -1
+            number = recorder.number("from", self.ranks, peer, tag) if known else -1
+            request.recorded = ["receive", "Irecv", began, self.ranks, number, 0, peer, tag]
+        return request
+
+    return Irecv
+
+
+def _wait(original: Callable, recorder: Recorder) -> Callable:
+    def Wait(self):
+        operation, begin = self._operation, recorder.clock()
+        try:
+            original(self)
+        finally:
+            if operation is not None:
+                _completed(self, operation, recorder, begin)
+
+    return Wait
+
+
+def _test(original: Callable, recorder: Recorder) -> Callable:
+    def Test(self):
+        operation = self._operation
+        done = original(self)
+        if done and operation is not None:
+            _completed(self, operation, recorder)
+        return done
+
+    return Test
+
+
+def _completed(request: Request, operation: object, recorder: Recorder, waits: float | None = None) -> None:
+    """Record a request that is complete, and the time in its `Wait`; one that was started before the trace only as a wait."""
+    kind, name, began, ranks, number, nbytes, peer, tag = request.__dict__.pop("recorded", None) or ["", "Wait", 0.0, (), -1, 0, -1, -1]
+    end = recorder.clock()
+    if kind == "receive" and number < 0 and operation.received:
+        peer, tag = operation.received
+        number = recorder.number("from", ranks, peer, tag)
+    if waits is not None:
+        recorder.add("wait", name, waits, end, ranks, number, 0, peer, tag, kind)
+    if kind:
+        recorder.add(f"started {kind}", name, began, end, ranks, number, nbytes, peer, tag)
+
+
+_METHODS = {
+    Communicator: {
+        "run_collective": _run_collective,
+        "begin": _begin,
+        "Split": _split,
+        "_exchange": _exchange,
+        "Isend": _isend,
+        "Irecv": _irecv,
+    },
+    Request: {"Wait": _wait, "Test": _test},
+}
+
+
+def clock_offset(comm: Communicator, recorder: Recorder) -> float:
+    """Return the seconds to add to this rank's clock for that of rank 0; collective over the group.
+
+    Each rank exchanges messages with rank 0 in its turn; in the fastest exchange, rank 0's time lies half way between the rank's two
+    (Cristian, 1989, "Probabilistic clock synchronization").
+    """
+    n, rank, clock = comm.Get_size(), comm.Get_rank(), recorder.clock
+    best, offset = float("inf"), 0.0
+    mine, other = np.zeros(1), np.zeros(1)
+    for r in range(1, n):
+        for _ in range(PINGS if rank in (0, r) else 0):
+            if rank == 0:
+                comm.Recv(other, source=r)
+                mine[0] = clock()
+                comm.Send(mine, dest=r)
+            else:
+                sent = clock()
+                comm.Send(mine, dest=0)
+                comm.Recv(other, source=0)
+                back = clock()
+                if back - sent < best:
+                    best, offset = back - sent, float(other[0]) - (sent + back) / 2
+    return offset

@@ -1,0 +1,301 @@
+"""A trace of several ranks on one clock: when each rank computed, waited for others and transferred data, and for whom it waited.
+
+A collective can begin once its last rank has called it, and a message once both sides have: until then a rank waits, from then on data is
+transferred. These moments follow from the ranks' own records, so the ranks need not observe each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from course_lib import traffic
+from course_lib.trace.recorder import Event
+
+COMPUTING, WAITING, TRANSFERRING = "computing", "waiting", "transferring"
+STATES = COMPUTING, WAITING, TRANSFERRING
+MATCHED_KINDS = ("send", "receive", "started send", "started receive")
+
+
+class Segment(NamedTuple):
+    """A stretch of a rank's time; `event` is the call that it was in, and `culprit` the world rank that it waited for."""
+
+    state: str
+    begin: float
+    end: float
+    event: Event | None = None
+    culprit: int | None = None
+
+
+class Flight(NamedTuple):
+    """A nonblocking call of a rank, from the moment at which data could move to its end."""
+
+    begin: float
+    end: float
+    event: Event
+
+
+class Arrow(NamedTuple):
+    """A message: its source and the moment of its send, its destination and the end of its receive, bytes, and the group."""
+
+    source: int
+    sent: float
+    dest: int
+    received: float
+    nbytes: int
+    ranks: tuple[int, ...]
+
+
+@dataclass
+class RankTrace:
+    """The record of one rank, in seconds since the start of the trace.
+
+    Attributes
+    ----------
+    rank : int
+        World rank.
+    begin, end : float
+    events : list of Event
+        In the order of their ends.
+    dropped : int
+        Number of earlier events that are missing.
+    host : str
+    """
+
+    rank: int
+    begin: float
+    end: float
+    events: list[Event]
+    dropped: int = 0
+    host: str = ""
+
+
+@dataclass
+class RankSummary:
+    """Where the time of one rank went.
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        By state.
+    waited_for : dict of int to float
+        Seconds by the rank that came last.
+    nbytes : dict of str to int
+        Bytes by operation, as counted by `traffic`: the payload.
+    overlap : float or None
+        Share of the possible overlap that was achieved: the time in which the rank computed while one of its nonblocking calls transferred
+        data, divided by the smaller of its computing and its transfers. None without nonblocking calls.
+    """
+
+    rank: int
+    seconds: dict[str, float]
+    waited_for: dict[int, float] = field(default_factory=dict)
+    nbytes: dict[str, int] = field(default_factory=dict)
+    overlap: float | None = None
+
+
+class Trace:
+    """Records of several ranks.
+
+    Parameters
+    ----------
+    ranks : sequence of RankTrace
+        By world rank, on one clock.
+    title : str
+    """
+
+    def __init__(self, ranks: Sequence[RankTrace], title: str = "Trace"):
+        self.ranks, self.title = list(ranks), title
+        self._by_rank = {r.rank: r for r in self.ranks}
+        self._arrivals = _arrivals(self.ranks)
+        self._other_sides = _other_sides(self.ranks)
+        self.segments = {r.rank: self._segments(r) for r in self.ranks}
+        self.flights = {r.rank: self._flights(r) for r in self.ranks}
+
+    @classmethod
+    def from_replies(cls, replies: dict[int, dict], title: str = "Trace", hosts: Sequence[str] | dict[int, str] = ()) -> Trace:
+        """Make a trace of what the ranks' recorders returned, by world rank.
+
+        Parameters
+        ----------
+        replies : dict of int to dict
+            See `Recorder.as_dict`; "offset", if it is there, is added to the rank's clock.
+        title : str
+        hosts : sequence or dict of str
+            By world rank.
+        """
+        begin = min((reply["began"] + reply.get("offset", 0.0) for reply in replies.values()), default=0.0)
+        ranks = []
+        for rank, reply in sorted(replies.items()):
+            shift = reply.get("offset", 0.0) - begin
+            events = [_shifted(event, shift) for event in reply["events"]]
+            host = hosts[rank] if hosts else ""
+            ranks.append(RankTrace(rank, reply["began"] + shift, reply["ended"] + shift, events, reply["dropped"], host))
+        return cls(ranks, title)
+
+    @property
+    def seconds(self) -> float:
+        """Duration from the first rank's start to the last rank's end."""
+        return max((r.end for r in self.ranks), default=0.0) - min((r.begin for r in self.ranks), default=0.0)
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """The groups with calls, in the order of their first one."""
+        found: dict[tuple[int, ...], float] = {}
+        for event in (e for r in self.ranks for e in r.events if e.ranks):
+            found[event.ranks] = min(found.get(event.ranks, event.begin), event.begin)
+        return sorted(found, key=found.__getitem__)
+
+    @property
+    def dropped(self) -> int:
+        """Number of events that are missing."""
+        return sum(r.dropped for r in self.ranks)
+
+    def arrows(self) -> list[Arrow]:
+        """Return the messages of which both sides are known."""
+        sends = ((r.rank, e) for r in self.ranks for e in r.events if e.kind in ("send", "started send"))
+        pairs = ((rank, e, self._other_sides.get(("send", *_message_key("send", rank, e)))) for rank, e in sends)
+        return [Arrow(rank, s.begin, s.peer, r.end, s.nbytes, s.ranks) for rank, s, r in pairs if r]
+
+    def summaries(self) -> list[RankSummary]:
+        """Return where each rank's time went."""
+        return [self._summary(r) for r in self.ranks]
+
+    def straggler(self) -> tuple[int, float] | None:
+        """Return the rank that the others waited for longest, and these seconds, summed over the others; None if nobody waited."""
+        waited: Counter[int] = Counter()
+        for summary in self.summaries():
+            waited.update(summary.waited_for)
+        return waited.most_common(1)[0] if waited else None
+
+    def _ready(self, rank: int, event: Event) -> tuple[float, int | None]:
+        """Return the moment from which a call of a rank could proceed, and the rank that came last then; the begin if it is unknown."""
+        kind = event.of if event.kind == "wait" else event.kind.removeprefix("started ")
+        if kind == "collective":
+            arrived = self._arrivals.get((event.ranks, event.number), {rank: event.begin})
+            if missing := [r for r in event.ranks if r not in arrived and r in self._by_rank and not self._by_rank[r].dropped]:
+                return event.end, missing[0]  # it never began
+            last = max(arrived, key=arrived.__getitem__)
+            return (arrived[last], last) if last != rank else (event.begin, None)
+        if kind == "receive" and event.number < 0:  # nothing came
+            return event.end, event.peer if event.peer >= 0 else None
+        other = self._other_sides.get((kind, *_message_key(kind, rank, event)))
+        # A send that ended before its receive began was buffered, and waited for nobody.
+        if other is None or (kind == "send" and other.begin >= event.end):
+            return event.begin, None
+        return other.begin, event.peer
+
+    def _segments(self, trace: RankTrace) -> list[Segment]:
+        """Return a rank's time without gaps: what is no call is computing."""
+        found, now = [], trace.begin
+        calls: dict[tuple[float, float], list[Event]] = {}
+        for event in trace.events:
+            if event.kind in ("collective", "send", "receive", "wait"):
+                calls.setdefault((event.begin, event.end), []).append(event)  # both messages of a Sendrecv have the same times
+        for (begin, end), events in sorted(calls.items(), key=lambda item: item[0]):
+            begin, end = max(begin, now), min(end, trace.end)
+            if end <= begin:
+                continue  # inside another call
+            if begin > now:
+                found.append(Segment(COMPUTING, now, begin))
+            ready, culprit, event = max(((*self._ready(trace.rank, e), e) for e in events), key=lambda item: item[0])
+            ready = min(max(ready, begin), end)
+            if ready > begin:
+                found.append(Segment(WAITING, begin, ready, event, culprit))
+            if end > ready:
+                found.append(Segment(TRANSFERRING, ready, end, event))
+            now = end
+        if trace.end > now:
+            found.append(Segment(COMPUTING, now, trace.end))
+        return found
+
+    def _flights(self, trace: RankTrace) -> list[Flight]:
+        started = [event for event in trace.events if event.kind.startswith("started ")]
+        return [Flight(min(max(self._ready(trace.rank, e)[0], e.begin), e.end), e.end, e) for e in sorted(started, key=lambda e: e.begin)]
+
+    def _summary(self, trace: RankTrace) -> RankSummary:
+        seconds: dict[str, float] = dict.fromkeys(STATES, 0.0)
+        waited: Counter[int] = Counter()
+        nbytes: Counter[str] = Counter()
+        for segment in self.segments[trace.rank]:
+            seconds[segment.state] += segment.end - segment.begin
+            if segment.state == WAITING and segment.culprit is not None:
+                waited[segment.culprit] += segment.end - segment.begin
+        for event in trace.events:
+            if event.kind != "wait" and event.ranks and "receive" not in event.kind and event.nbytes:
+                nbytes["Send" if "send" in event.kind else event.name] += event.nbytes
+        flights = _union((f.begin, f.end) for f in self.flights[trace.rank])
+        transfers = sum(end - begin for begin, end in flights)
+        possible = min(transfers, seconds[COMPUTING])
+        hidden = sum(
+            max(0.0, min(s.end, end) - max(s.begin, begin))
+            for s in self.segments[trace.rank]
+            if s.state == COMPUTING
+            for begin, end in flights
+        )
+        return RankSummary(trace.rank, seconds, dict(waited), dict(nbytes), hidden / possible if possible > 0 else None)
+
+
+def wire_bytes(summary: RankSummary, trace: Trace) -> float:
+    """Return the bytes that a rank sends if its collectives run as rings; see `traffic.wire_bytes`."""
+    events = trace._by_rank[summary.rank].events
+    sends = (e for e in events if e.kind in ("collective", "send", "started collective", "started send") and e.nbytes)
+    return sum(traffic.wire_bytes("Send" if "send" in e.kind else e.name, len(e.ranks), e.nbytes) for e in sends)
+
+
+def _shifted(event: Sequence, shift: float) -> Event:
+    kind, name, begin, end, *rest = event
+    if rest:
+        rest[0] = tuple(rest[0])
+    return Event(kind, name, begin + shift, end + shift, *rest)
+
+
+def _arrivals(ranks: Iterable[RankTrace]) -> dict[tuple, dict[int, float]]:
+    """Return the moments at which the ranks of a group called each collective."""
+    found: dict[tuple, dict[int, float]] = {}
+    for trace in ranks:
+        for event in trace.events:
+            if event.kind in ("collective", "started collective"):
+                found.setdefault((event.ranks, event.number), {})[trace.rank] = event.begin
+    return found
+
+
+def _message_key(kind: str, rank: int, event: Event) -> tuple:
+    source, dest = (rank, event.peer) if kind == "send" else (event.peer, rank)
+    return source, dest, event.ranks, event.tag, event.number
+
+
+def _other_sides(ranks: Iterable[RankTrace]) -> dict[tuple, Event]:
+    """Return the receive of each send, and the send of each receive.
+
+    A receive that ends before its send begins took a message from before the trace: the receives after it count one less then.
+    """
+    sides: dict[str, dict[tuple, dict[int, Event]]] = {"send": {}, "receive": {}}
+    for trace in ranks:
+        for event in trace.events:
+            if event.kind in MATCHED_KINDS and event.number >= 0:
+                kind = event.kind.removeprefix("started ")
+                *key, number = _message_key(kind, trace.rank, event)
+                sides[kind].setdefault(tuple(key), {})[number] = event
+    found: dict[tuple, Event] = {}
+    for key, sends in sides["send"].items():
+        receives, earlier = sides["receive"].get(key, {}), 0
+        while any(r.end < sends[n - earlier].begin for n, r in receives.items() if n - earlier in sends):
+            earlier += 1
+        for number, receive in receives.items():
+            if send := sends.get(number - earlier):
+                found["receive", *key, number], found["send", *key, number - earlier] = send, receive
+    return found
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the union of intervals as intervals that do not overlap, in order."""
+    found: list[list[float]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([begin, end])
+    return [(begin, end) for begin, end in found]
