@@ -36,7 +36,7 @@ def test_a_picture_says_in_words_who_kept_the_others_waiting():
 
 def test_the_table_has_a_line_for_each_rank():
     said = repr(Table(made())).splitlines()
-    assert len(said) == 3 and said[1].split()[:2] == ["0", "5.5"] and "rank 1: 3 s" in said[1]
+    assert len(said) == 3 and said[1].split()[:2] == ["0", "5"] and "rank 1: 3 s" in said[1]
     assert Table(made())._repr_html_().count("<tr>") == 3
 
 

@@ -95,7 +95,7 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
     raise_errors(replies)
     misplaced_names.forget(source)
     # A folded cell without output would not show that it has run.
-    if title and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies):
+    if title and not traced and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies):
         print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 
 
