@@ -17,7 +17,7 @@ def measure() -> None:
     import numpy as np
 
     from course_lib.collectives import Communicator
-    from course_lib.collectives.recording import recording
+    from course_lib.collectives.instrumentation.recording import recording
     from course_lib.gpt.settings import Settings
     from course_lib.gpt.text import load_text
     from course_lib.gpt.training.trainer import Trainer

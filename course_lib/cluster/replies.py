@@ -22,7 +22,7 @@ _SECONDARY = {"DeadlockError"}  # errors that are consequences of what another r
 
 Replies = list[tuple[int, dict]]
 
-wrong_group = ""  # the hint from the last call, if it used another group than it was given; see `collectives.wrong_group_hint`
+wrong_group = ""  # the hint from the last call, if it used another group than it was given; see `instrumentation.wrong_group_hint`
 
 
 class RanksError(RuntimeError):

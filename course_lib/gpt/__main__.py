@@ -17,7 +17,7 @@ from tqdm import tqdm
 from course_lib import students, traffic
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
-from course_lib.collectives.recording import recorded_to
+from course_lib.collectives.instrumentation.recording import recorded_to
 from course_lib.collectives.snapshot import RAISED
 from course_lib.gpt import generate, report
 from course_lib.gpt.broadcast_text import first_nonempty

@@ -1,7 +1,7 @@
 """Recorder of one rank's trace: calls, operations and named spans, with their times, in bounded memory.
 
-While nothing is recorded, a call of the communicator costs nothing more (`collectives.recording` replaces its methods for the time of a
-trace), and an operation one comparison.
+While nothing is recorded, a call of the communicator costs nothing more (`collectives.instrumentation.recording` replaces its methods for
+the time of a trace), and an operation one comparison.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from course_lib import datasets, students, traffic, zero
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
-from course_lib.collectives.recording import recorded_to
+from course_lib.collectives.instrumentation.recording import recorded_to
 from course_lib.collectives.snapshot import RAISED
 from course_lib.training import Config, TrainingConfigError, TrainingRun
 from course_lib.utils import wording

@@ -136,7 +136,7 @@ def _cell(request: dict) -> dict:
 def _call(request: dict) -> dict:
     """Call a function from the student's namespace, or one shipped with the request (see `cluster.source.ship_function`)."""
     from course_lib import traffic
-    from course_lib.collectives.wrong_group_hint import hints_for_error, record_wrong_groups
+    from course_lib.collectives.instrumentation.wrong_group_hint import hints_for_error, record_wrong_groups
 
     shell, value, error = get_ipython(), None, None
     looking = contextlib.nullcontext([]) if isolated.connection else record_wrong_groups()
@@ -251,7 +251,8 @@ def _recording(request: dict) -> Iterator[dict]:
     if not request.get("trace") or isolated.connection:
         yield reply
         return
-    from course_lib.collectives import Communicator, recording
+    from course_lib.collectives import Communicator
+    from course_lib.collectives.instrumentation import recording
     from course_lib.collectives.progress import engine
     from course_lib.trace import Recorder
 

@@ -134,8 +134,8 @@ def test_zero_takes_three_exchanges_a_layer_and_micro_batch(loops):
     result = run(loops["part1_training_loop"], world_size=16, num_layers=6, global_batch_size=64, batch_size=2, hardware=hardware)
     flop = LAYER.forward_flop(2)
     exchange = 15 * 20e-6 + 15 / 16 * W / 45e9
-    compute = flop / 900e12 + 2 * flop / 950e12
-    update = 6 * (3 * W + 2 * STATE) / 16 / 3072e9
+    compute = flop / (0.9 * 989e12) + 2 * flop / (0.95 * 989e12)
+    update = 6 * (3 * W + 2 * STATE) / 16 / 3352e9
     assert np.isclose(result.time, 2 * 6 * (compute + 3 * exchange) + update, rtol=1e-9)
 
 

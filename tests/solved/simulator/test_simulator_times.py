@@ -46,7 +46,7 @@ def test_the_original_interface():
     # In the last backward: all weights, states and gradients; two activations and two gradients, of two samples each.
     assert memory == 3 * (W + STATE) + 3 * W + 4 * 2 * A
     assert [e.kind for e in first.log][:5] == ["input", "forward", "forward", "forward", "loss"]
-    assert get_model_theoretical_best_time(first) == 3 * 8 * 1024 * 6 * 4096**2 / (4 * 1000e12)
+    assert get_model_theoretical_best_time(first) == 3 * 8 * 1024 * 6 * 4096**2 / (4 * 989e12)
     one_line = run(data_parallel, world_size=4, num_layers=3, global_batch_size=8, batch_size=2)
     assert (one_line.time, one_line.memory, one_line.memory_rank) == (seconds, memory, rank)
 
@@ -92,13 +92,15 @@ def test_collectives_take_what_the_ring_takes(n):
 
 def test_compute_takes_the_larger_of_flop_and_bytes():
     flop = 2 * 4096**2 * 1024
-    assert H100.compute(4 * flop, 0) == 4 * flop / 950e12  # 137 GFLOP
-    assert H100.compute(flop, 0) == flop / 900e12  # 34 GFLOP
-    assert H100.compute(2e9, 0) == 2e9 / 600e12 and H100.compute(1e6, 0) == 1e6 / 100e12
-    assert H100.compute(1e6, 3072e9) == 1.0
+    assert H100.compute(4 * flop, 0) == 4 * flop / (989e12 * 0.95)  # 137 GFLOP
+    assert H100.compute(flop, 0) == flop / (989e12 * 0.9)  # 34 GFLOP
+    assert H100.compute(2e9, 0) == 2e9 / (989e12 * 0.6) and H100.compute(1e6, 0) == 1e6 / (989e12 * 0.1)
+    assert H100.compute(1e6, 3352e9) == 1.0
     (model,) = simulate(data_parallel, world_size=1, num_layers=1, global_batch_size=1)
     forward, backward = (e for e in model.log if e.kind in ("forward", "backward"))
-    assert np.isclose(forward.end - forward.start, flop / 900e12) and np.isclose(backward.end - backward.start, 2 * flop / 900e12)
+    assert np.isclose(forward.end - forward.start, flop / (989e12 * 0.9)) and np.isclose(
+        backward.end - backward.start, 2 * flop / (989e12 * 0.9)
+    )
 
 
 def test_a_send_is_buffered_and_a_receive_ends_no_earlier():
