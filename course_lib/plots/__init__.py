@@ -80,7 +80,7 @@ def exchange(before: Sequence, after: Sequence, title: str, prediction: tuple[in
     figure, axes = new_figure(1.6 + 0.5 * sum(widths), 0.9 + 0.42 * n, title, 2, width_ratios=[w + 1 for w in widths])
     right = 0
     for axis, arrays, width, name in zip(axes, (before, after), widths, ("before", "after"), strict=True):
-        _bare(axis, width, n, name + (" (red: not as predicted)" if name == "after" and prediction else ""))
+        _bare(axis, width, n, name)
         axis.set_xlim(-1.6, width + 0.1)
         for r, array in enumerate(arrays):
             axis.text(-0.2, r + 0.5, f"rank {r}", ha="right", va="center", fontsize=9, color=INK)
@@ -91,7 +91,7 @@ def exchange(before: Sequence, after: Sequence, title: str, prediction: tuple[in
     text = title
     if prediction:
         text += f" Of your prediction for rank {prediction[0]}, {right} of {len(after[prediction[0]])} values are right."
-        axes[1].set_xlabel("")
+        figure.supxlabel("red frame: not as predicted", fontsize=9, color=INK)
     return Picture(figure, text)
 
 
