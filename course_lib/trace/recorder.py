@@ -68,8 +68,8 @@ class Recorder:
 
     Attributes
     ----------
-    events : deque of tuple
-        The fields of an `Event` each, in the order in which they ended.
+    events : deque of tuple or list
+        The fields of an `Event` each: nonblocking calls at their start, all others at their end.
     added : int
         Number of events so far, with those dropped.
     began, ended : float
@@ -79,7 +79,7 @@ class Recorder:
     def __init__(
         self, capacity: int = CAPACITY, min_seconds: float = MIN_OPERATION_SECONDS, clock: Callable[[], float] = time.perf_counter
     ):
-        self.events: deque[tuple] = deque(maxlen=capacity)
+        self.events: deque[tuple | list] = deque(maxlen=capacity)
         self.min_seconds, self.clock, self.added = min_seconds, clock, 0
         self._numbers: Counter[tuple] = Counter()
         self.began = self.ended = clock()
@@ -88,6 +88,14 @@ class Recorder:
         """Add an event, given by the fields of `Event`."""
         self.added += 1
         self.events.append(event)
+
+    def add_started(
+        self, kind: str, name: str, begin: float, ranks: tuple[int, ...], number: int, nbytes: int, peer: int = -1, tag: int = -1
+    ) -> list:
+        """Add a nonblocking call, and return the event, whose end is None until it is set."""
+        self.added += 1
+        self.events.append([f"started {kind}", name, begin, None, ranks, number, nbytes, peer, tag])
+        return self.events[-1]
 
     def number(self, *what: object) -> int:
         """Return the number of earlier calls with the same arguments."""
@@ -113,8 +121,9 @@ class Recorder:
             active = None
 
     def as_dict(self) -> dict:
-        """Return the trace as plain data, for `timeline.Trace`."""
-        return {"began": self.began, "ended": self.ended, "dropped": self.added - len(self.events), "events": list(self.events)}
+        """Return the trace as plain data, for `timeline.Trace`; what has not ended ends with the trace."""
+        events = [(*event[:3], self.ended, *event[4:]) if event[3] is None else tuple(event) for event in self.events]
+        return {"began": self.began, "ended": self.ended, "dropped": self.added - len(events), "events": events}
 
 
 class span:

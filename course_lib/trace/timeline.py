@@ -58,7 +58,7 @@ class RankTrace:
         World rank.
     begin, end : float
     events : list of Event
-        In the order of their ends.
+        As recorded: nonblocking calls at their start, all others at their end.
     dropped : int
         Number of earlier events that are missing.
     host : str

@@ -56,8 +56,12 @@ took = time.perf_counter() - began
 def test_bytes_are_those_of_the_traffic_counters(eight):
     eight.run(
         """
+import contextlib
+from course_lib.collectives import MismatchError
 def exchange():
     half, whole = np.ones(600, np.float32), np.empty(4800, np.float32)
+    with contextlib.suppress(MismatchError):
+        comm.Allreduce(half[: 300 + rank % 2], np.empty(300 + rank % 2, np.float32))
     comm.Allreduce(half, np.empty_like(half))
     comm.Allgather(half, whole)
     comm.Reduce_scatter(whole, half)
@@ -66,6 +70,8 @@ def exchange():
     requests = [comm.Isend(half, (rank + 2) % 8, 4), comm.Irecv(np.empty_like(half))]
     for r in (*requests, request):
         r.Wait()
+    comm.Isend([half, MPI.FLOAT], np.int64((rank + 1) % 8), np.int64(6))  # nobody waits for it
+    comm.Recv(np.empty_like(half), (rank - 1) % 8, 6)
     comm.Bcast(half, 2)
     comm.Alltoallv([whole, [rank + 1] * 8], [np.empty(36, np.float32), [r + 1 for r in range(8)]])
     comm.Split(rank % 2).Allreduce(half, np.empty_like(half))
@@ -154,6 +160,33 @@ def test_a_request_from_before_the_trace_is_a_wait_and_no_more():
         request.Wait()
     assert total.tolist() == [1.0] * 3
     assert [event[0] for event in recorder.events] == ["wait"]
+
+
+def test_a_request_that_was_started_in_one_trace_and_completed_in_the_next_counts_in_the_first():
+    comm = Communicator()
+    with recording() as first:
+        request = comm.Iallreduce(np.ones(3), np.empty(3))
+    with recording() as second:
+        request.Wait()
+        comm.Barrier()
+    ((kind, _, begin, end, *_),) = first.as_dict()["events"]
+    assert kind == "started collective" and begin < end == first.ended
+    assert [event[0] for event in second.as_dict()["events"]] == ["wait", "collective"]
+    assert Trace.from_replies({0: second.as_dict()}).summaries()[0].nbytes == {}
+
+
+def test_a_request_that_is_polled_ends_when_it_is_complete():
+    comm, recorder = Communicator(), Recorder()
+    with recording(recorder):
+        request = comm.Irecv(np.empty(1), 0, np.int64(9))
+        assert not request.Test()
+        comm.Send(np.ones(1), 0, 9)
+        while not request.Test():
+            pass
+        done = recorder.clock()
+        time.sleep(0.01)
+    (received,) = (event for event in recorder.as_dict()["events"] if event[0] == "started receive")
+    assert received[3] <= done and received[7:] == (0, 9) and type(received[8]) is int
 
 
 def test_the_operations_that_are_recorded_take_long_enough():

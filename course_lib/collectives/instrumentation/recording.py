@@ -68,11 +68,12 @@ def _run_collective(original: Callable, recorder: Recorder) -> Callable:
     clock = recorder.clock
 
     def run_collective(self, transport, call, name, payload=-1):
-        number, begin = recorder.number(self.ranks), clock()
+        number, nbytes, begin = recorder.number(self.ranks), 0, clock()
         try:
             original(self, transport, call, name, payload)
+            nbytes = max(payload, 0)  # `traffic` counts only what has succeeded
         finally:
-            recorder.add("collective", name, begin, clock(), self.ranks, number, max(payload, 0))
+            recorder.add("collective", name, begin, clock(), self.ranks, number, nbytes)
 
     return run_collective
 
@@ -92,7 +93,7 @@ def _begin(original: Callable, recorder: Recorder) -> Callable:
     def begin(self, call, name, payload, post=None):
         number, began = recorder.number(self.ranks), recorder.clock()
         request = original(self, call, name, payload, post)
-        request.recorded = ["collective", name, began, self.ranks, number, payload, -1, -1]
+        request.recorded = recorder.add_started("collective", name, began, self.ranks, number, payload)
         return request
 
     return begin
@@ -128,9 +129,9 @@ def _isend(original: Callable, recorder: Recorder) -> Callable:
         began = recorder.clock()
         request = original(self, buf, dest, tag)
         if dest != MPI.PROC_NULL:
-            peer, nbytes = self.ranks[dest], np.asarray(buf[0] if isinstance(buf, (list, tuple)) else buf).nbytes
+            peer, tag, array = self.ranks[dest], int(tag), buf[0] if isinstance(buf, list) else buf
             number = recorder.number("to", self.ranks, peer, tag)
-            request.recorded = ["send", "Isend", began, self.ranks, number, nbytes, peer, tag]
+            request.recorded = recorder.add_started("send", "Isend", began, self.ranks, number, array.nbytes, peer, tag)
         return request
 
     return Isend
@@ -144,7 +145,7 @@ def _irecv(original: Callable, recorder: Recorder) -> Callable:
             known = source != MPI.ANY_SOURCE and tag != MPI.ANY_TAG  # messages match in the order of the receives
             peer = self.ranks[source] if source != MPI.ANY_SOURCE else -1
             number = recorder.number("from", self.ranks, peer, tag) if known else -1
-            request.recorded = ["receive", "Irecv", began, self.ranks, number, 0, peer, tag]
+            request.recorded = recorder.add_started("receive", "Irecv", began, self.ranks, number, 0, peer, int(tag))
         return request
 
     return Irecv
@@ -165,25 +166,27 @@ def _wait(original: Callable, recorder: Recorder) -> Callable:
 def _test(original: Callable, recorder: Recorder) -> Callable:
     def Test(self):
         operation = self._operation
-        done = original(self)
-        if done and operation is not None:
-            _completed(self, operation, recorder)
-        return done
+        try:
+            return original(self)
+        finally:
+            if operation is not None and self._operation is None:
+                _completed(self, operation, recorder)
 
     return Test
 
 
 def _completed(request: Request, operation: object, recorder: Recorder, waits: float | None = None) -> None:
-    """Record a request that is complete, and the time in its `Wait`; one that was started before the trace only as a wait."""
-    kind, name, began, ranks, number, nbytes, peer, tag = request.__dict__.pop("recorded", None) or ["", "Wait", 0.0, (), -1, 0, -1, -1]
-    end = recorder.clock()
-    if kind == "receive" and number < 0 and operation.received:
-        peer, tag = operation.received
-        number = recorder.number("from", ranks, peer, tag)
+    """Record the end of a request, and the time in its `Wait`; of one that was started before the trace only that time."""
+    event, end = request.__dict__.pop("recorded", None), recorder.clock()
+    if event is None or event[2] < recorder.began:
+        event = ["", "Wait", 0.0, None, (), -1, 0, -1, -1]
+    event[3] = end
+    if event[0] == "started receive" and event[5] < 0 and operation.received:
+        event[7], event[8] = operation.received
+        event[5] = recorder.number("from", event[4], *operation.received)
+    kind, name, _, _, ranks, number, _, peer, tag = event
     if waits is not None:
-        recorder.add("wait", name, waits, end, ranks, number, 0, peer, tag, kind)
-    if kind:
-        recorder.add(f"started {kind}", name, began, end, ranks, number, nbytes, peer, tag)
+        recorder.add("wait", name, waits, end, ranks, number, 0, peer, tag, kind.removeprefix("started "))
 
 
 _METHODS = {
