@@ -70,7 +70,7 @@ class Ranks:
         self._connection: ClusterConnection | None = None
         self._replay_log = time_limits.ReplayLog()
         self._round, self._epoch, self._stopped, self.idle_stop_seconds = 0, 0, False, None
-        self._traces: list[dict[int, dict]] | None = None  # the replies of each request, while traces are recorded
+        self._traces: list[tuple[dict[int, dict], list[str]]] | None = None  # replies to each request and hosts, while traces are recorded
         began = time.monotonic()
         self._come_up(client)
         self.seconds = time.monotonic() - began
@@ -124,8 +124,12 @@ class Ranks:
         if rerun:
             again, left_out = cells.select_cells(self._ran)
             print(cells.summary(again, left_out), flush=True)
-            for cell in again:
-                replies.raise_errors(self.run(cell.source, targets=cell.on(self.n, before), label=cell.label))
+            traces, self._traces = self._traces, None
+            try:
+                for cell in again:
+                    replies.raise_errors(self.run(cell.source, targets=cell.on(self.n, before), label=cell.label))
+            finally:
+                self._traces = traces
 
     # Running code.
 
@@ -325,7 +329,7 @@ class Ranks:
     def _keep_trace(self, found: dict[int, dict | None]) -> None:
         traced = {rank: reply["trace"] for rank, reply in found.items() if reply and "trace" in reply}
         if self._traces is not None and traced:
-            self._traces.append(traced)
+            self._traces.append((traced, self.hosts))
 
     @contextmanager
     def trace(self, title: str = "Trace", show: bool = True, file: str | None = None) -> Iterator[list[Trace]]:
@@ -349,12 +353,14 @@ class Ranks:
         try:
             yield traces
         finally:
-            traces += [Trace.from_replies(replies, title, self.hosts) for replies in self._traces]
-            self._traces = before
-            if traces and file:
-                perfetto.write(traces[-1], Path(file))
+            found, self._traces = self._traces, before
+            traces += [Trace.from_replies(traced, title, hosts) for traced, hosts in found]
+            if before is not None:
+                before += found
             if show:
                 show_traces(traces)
+            if traces and file:
+                perfetto.write(traces[-1], Path(file))
 
     def _be_up(self) -> None:
         """Ensure that the ranks run.

@@ -75,7 +75,8 @@ def ask(connection: ClusterConnection, requests: Requests, limit: float | None =
     for r in late:
         what = f"was still running after {limit:g} s, and was interrupted. Does a loop never end?"
         place = (found[r] or {}).get("error") or {}
-        found[r] = {"outputs": [], "abandoned": True, "error": error("TimeLimit", what, place.get("lines", []))}
+        trace = {key: value for key, value in (found[r] or {}).items() if key == "trace"}
+        found[r] = {"outputs": [], "abandoned": True, "error": error("TimeLimit", what, place.get("lines", []))} | trace
     return found
 
 

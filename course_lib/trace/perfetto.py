@@ -58,5 +58,6 @@ def _details(event) -> dict:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a trace as a file that Perfetto opens."""
+    """Write a trace as a file that Perfetto opens; its folder is created."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"traceEvents": events(trace), "displayTimeUnit": "ms", "otherData": {"title": trace.title}}))

@@ -138,7 +138,7 @@ class span:
 
     __slots__ = ("_begin", "_recorder", "labels", "name")
 
-    def __init__(self, name: str, **labels: object):
+    def __init__(self, name: str, /, **labels: object):
         self.name, self.labels = str(name), labels
 
     def __enter__(self) -> span:

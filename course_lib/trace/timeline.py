@@ -175,8 +175,8 @@ class Trace:
         kind = event.of if event.kind == "wait" else event.kind.removeprefix("started ")
         if kind == "collective":
             arrived = self._arrivals.get((event.ranks, event.number), {rank: event.begin})
-            if missing := [r for r in event.ranks if r not in arrived and r in self._by_rank and not self._by_rank[r].dropped]:
-                return event.end, missing[0]  # it never began
+            if missing := [r for r in event.ranks if r not in arrived and not (r in self._by_rank and self._by_rank[r].dropped)]:
+                return event.end, missing[0]  # it never began, or was not asked to run the cell
             last = max(arrived, key=arrived.__getitem__)
             return (arrived[last], last) if last != rank else (event.begin, None)
         if kind == "receive" and event.number < 0:  # nothing came

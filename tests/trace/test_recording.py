@@ -7,6 +7,7 @@ import pytest
 from machine import patient
 
 from course_lib import traffic
+from course_lib.cluster import Ranks
 from course_lib.collectives import Communicator
 from course_lib.collectives.instrumentation.recording import recording
 from course_lib.trace import Recorder, span
@@ -129,6 +130,44 @@ def test_a_cell_on_some_ranks_has_a_trace_of_these(eight):
     assert [r.rank for r in found.ranks] == [1, 6] and found.straggler() is None
 
 
+def test_on_ranks_that_are_not_in_the_trace_others_may_wait(eight):
+    with eight.trace(show=False) as traces:
+        replies = eight.run("comm.Barrier()", targets=[1, 6])
+    assert all("DeadlockError" in reply["error"]["kind"] for _, reply in replies)
+    for s in traces[0].summaries():
+        assert set(s.waited_for) == {0} and s.seconds[TRANSFERRING] == 0.0
+
+
+def test_a_trace_ends_with_the_cell(eight):
+    """What a rank does after its cell, for the others' cells, is not in its trace."""
+    source = (
+        "if rank == 0:\n    late = comm.Isend(np.ones(1 << 20), 1)\nif rank == 1:\n    time.sleep(0.5)\n    comm.Recv(np.empty(1 << 20), 0)"
+    )
+    found = traced(eight, source)
+    assert found.ranks[0].end - found.ranks[0].begin < 0.4 < found.ranks[1].end - found.ranks[1].begin
+
+
+def test_a_rank_that_runs_into_a_time_limit_is_in_the_trace(eight):
+    with eight.trace(show=False) as traces:
+        replies = eight.run("comm.Barrier()\nif rank == 4:\n    while True: pass\ncomm.Barrier()", limit=1.0)
+    assert dict(replies)[4]["error"]["name"] == "TimeLimit"
+    assert len(traces[0].ranks) == 8 and traces[0].straggler()[0] == 4
+
+
+def test_a_restart_within_a_trace(tmp_path):
+    """Each trace has the machines of its own time; cells that a restart reruns have none; an outer trace has what an inner one has."""
+    ranks, file = Ranks(2), tmp_path / "new" / "trace.json"
+    try:
+        with ranks.trace(show=False, file=str(file)) as traces:
+            ranks.run("def f(): pass")
+            ranks.restart(rerun=True, n=1)
+            with ranks.trace(show=False) as inner:
+                ranks.run("f()")
+        assert [len(trace.ranks) for trace in traces] == [2, 1] and len(inner) == 1 and file.exists()
+    finally:
+        ranks.stop()
+
+
 def test_after_a_trace_all_is_as_before(eight):
     before = {name: getattr(Communicator, name) for name in ("run_collective", "begin", "Split", "_exchange", "Isend", "Irecv")}
     with pytest.raises(ZeroDivisionError), recording():
@@ -218,7 +257,9 @@ def test_clocks_that_differ_are_aligned(eight):
 from course_lib.collectives.instrumentation.recording import clock_offset
 from course_lib.trace import Recorder
 shift = 100.0 * rank
+comm.Send(np.ones(3), (rank + 1) % 8, 5)  # is received after the clocks are aligned
 found = clock_offset(comm, Recorder(clock=lambda: time.perf_counter() + shift))
+comm.Recv(np.empty(3), (rank - 1) % 8, 5)
 """
     )
     offsets = eight.pull("found")

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 from mpi4py import MPI
 
+from course_lib.collectives import calls
 from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.transport.requests import Request
@@ -24,6 +25,7 @@ from course_lib.trace.timeline import Trace
 from course_lib.utils import host
 
 PINGS = 16  # exchanges with rank 0, of which the fastest gives a clock's offset
+PING_TAG = calls.LARGEST_TAG  # a message that was left from an earlier cell must not match
 
 
 @contextmanager
@@ -31,10 +33,10 @@ def recording(recorder: Recorder | None = None) -> Iterator[Recorder]:
     """Record a trace of this rank inside a ``with`` block; by default with a new recorder."""
     recorder = recorder or Recorder()
     before = {(kind, name): getattr(kind, name) for kind, methods in _METHODS.items() for name in methods}
-    for (kind, name), original in before.items():
-        setattr(kind, name, functools.wraps(original)(_METHODS[kind][name](original, recorder)))
-    recorder.start()
     try:
+        for (kind, name), original in before.items():
+            setattr(kind, name, functools.wraps(original)(_METHODS[kind][name](original, recorder)))
+        recorder.start()
         yield recorder
     finally:
         recorder.stop()
@@ -214,13 +216,13 @@ def clock_offset(comm: Communicator, recorder: Recorder) -> float:
     for r in range(1, n):
         for _ in range(PINGS if rank in (0, r) else 0):
             if rank == 0:
-                comm.Recv(other, source=r)
+                comm.Recv(other, r, PING_TAG)
                 mine[0] = clock()
-                comm.Send(mine, dest=r)
+                comm.Send(mine, r, PING_TAG)
             else:
                 sent = clock()
-                comm.Send(mine, dest=0)
-                comm.Recv(other, source=0)
+                comm.Send(mine, 0, PING_TAG)
+                comm.Recv(other, 0, PING_TAG)
                 back = clock()
                 if back - sent < best:
                     best, offset = back - sent, float(other[0]) - (sent + back) / 2

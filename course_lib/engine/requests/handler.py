@@ -124,8 +124,9 @@ def _hello(request: dict) -> dict:
 
 def _cell(request: dict) -> dict:
     shell = get_ipython()
-    with _round(request) as finish, capture_output(shell) as outputs, _named(shell.compile, request["label"]), _recording(request) as trace:
-        result = shell.run_cell(request["source"], store_history=False)
+    with _round(request) as finish, capture_output(shell) as outputs, _named(shell.compile, request["label"]):
+        with _recording(request) as trace:
+            result = shell.run_cell(request["source"], store_history=False)
         raised = result.error_before_exec or result.error_in_exec
         if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
             raised.filename = request["label"]  # the tokenizer does not know the cell's name
@@ -138,16 +139,17 @@ def _call(request: dict) -> dict:
     from course_lib import traffic
     from course_lib.collectives.instrumentation.wrong_group_hint import hints_for_error, record_wrong_groups
 
-    shell, value, error = get_ipython(), None, None
+    shell, value, error, trace = get_ipython(), None, None, {}
     looking = contextlib.nullcontext([]) if isolated.connection else record_wrong_groups()
-    with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group, _recording(request) as trace:
-        traffic.reset()
+    with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group:
         try:
-            traffic_gates.set_gates(request["gates"])
-            namespace = _unpacked(request) if request["source"] else shell.user_ns
-            if request["function"] not in namespace:
-                raise NameError(f"name '{request['function']}' is not defined", name=request["function"])
-            value = serialization.encode(namespace[request["function"]](**request["arguments"]))
+            with _recording(request) as trace:
+                traffic.reset()
+                traffic_gates.set_gates(request["gates"])
+                namespace = _unpacked(request) if request["source"] else shell.user_ns
+                if request["function"] not in namespace:
+                    raise NameError(f"name '{request['function']}' is not defined", name=request["function"])
+                value = serialization.encode(namespace[request["function"]](**request["arguments"]))
         except BaseException as caught:
             error = finish(caught)
             wrong_group += [] if isolated.connection else hints_for_error(caught)
