@@ -229,12 +229,7 @@ class Trace:
         flights = _union((f.begin, f.end) for f in self.flights[trace.rank])
         transfers = sum(end - begin for begin, end in flights)
         possible = min(transfers, seconds[COMPUTING])
-        hidden = sum(
-            max(0.0, min(s.end, end) - max(s.begin, begin))
-            for s in self.segments[trace.rank]
-            if s.state == COMPUTING
-            for begin, end in flights
-        )
+        hidden = _common([(s.begin, s.end) for s in self.segments[trace.rank] if s.state == COMPUTING], flights)
         return RankSummary(trace.rank, seconds, dict(waited), dict(nbytes), hidden / possible if possible > 0 else None)
 
 
@@ -299,3 +294,13 @@ def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
         else:
             found.append([begin, end])
     return [(begin, end) for begin, end in found]
+
+
+def _common(these: Sequence[tuple[float, float]], those: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds that two lists of intervals have in common; those of a list are in order and do not overlap."""
+    total, i, j = 0.0, 0, 0
+    while i < len(these) and j < len(those):
+        (begin, end), (other, other_end) = these[i], those[j]
+        total += max(0.0, min(end, other_end) - max(begin, other))
+        i, j = (i + 1, j) if end <= other_end else (i, j + 1)
+    return total

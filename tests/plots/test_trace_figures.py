@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from course_lib.plots.trace import Table, Timeline, draw, widget
 from course_lib.trace.timeline import Trace
 
@@ -66,3 +68,26 @@ def test_without_a_kernel_there_is_the_still_picture(monkeypatch):
     monkeypatch.setattr(widget, "_widget_class", missing)
     data, _ = Timeline(made())._repr_mimebundle_()
     assert set(data) == {"image/png", "text/plain"}
+
+
+def test_many_events_are_few_bars_that_fill_the_row():
+    """Each kind of bar is drawn at once, and short segments are merged: otherwise a long trace takes minutes, or its rows are empty."""
+    n = 10_000
+    call = [("collective", "Allreduce", i + 0.5, i + 1.0, ALL, i, 8) for i in range(n)]
+    flights = [("started send", "Isend", i + 0.1, i + 0.4, ALL, i, 8, 1, 0) for i in range(n)]
+    spans = [("span", "step", i + 0.1, i + 0.9, (), -1, 0, -1, -1, "") for i in range(n)]
+    records = {r: {"began": 0.0, "ended": float(n), "dropped": 0, "events": call + flights + spans} for r in ALL}
+    trace = Trace.from_replies(records)
+    drawn = draw(trace).figure.axes[0].collections
+    widths = [path.get_extents().width for bars in drawn for path in bars.get_paths()]
+    assert len(drawn) <= 8 and len(widths) <= 2 * 4000 and sum(widths) == pytest.approx(2 * n, rel=0.01)
+    assert trace.summaries()[0].overlap == pytest.approx(1.0)
+
+
+def test_no_segment_draws_nothing_and_text_is_no_formula():
+    trace = Trace.from_replies(
+        {0: {"began": 0.0, "ended": 1.0, "dropped": 0, "events": [("span", "$x_{$", 0.0, 1.0, (), -1, 0, -1, -1, "")]}}, "1 $ or $\\frac$"
+    )
+    assert draw(trace).png().startswith(b"\x89PNG")
+    empty = Trace.from_replies({r: {"began": 1.0, "ended": 1.0, "dropped": 0, "events": []} for r in ALL})
+    assert draw(empty).png().startswith(b"\x89PNG") and len(repr(Table(empty)).splitlines()) == 3

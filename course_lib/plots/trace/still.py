@@ -7,7 +7,7 @@ the receiver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from course_lib.plots.figures import COLORS, INK, Picture, new_figure, slide_width
 from course_lib.trace.recorder import Event
@@ -35,31 +35,19 @@ def draw(trace: Trace) -> Picture:
     n = len(trace.ranks)
     scale, unit = time_scale(trace.seconds)
     height = 1.5 + 0.62 * n
-    figure, (axes,) = new_figure(slide_width(9.6, height), height, trace.title)
-    colors, drawn = group_colors(trace), set()
+    figure, (axes,) = new_figure(slide_width(9.6, height), height, _plain(trace.title))
+    colors, texts = group_colors(trace), 0
     rows = {r.rank: i for i, r in enumerate(trace.ranks)}
-    texts = 0
     for i, r in enumerate(trace.ranks):
-        for segment in _visible(trace.segments[r.rank], trace.seconds):
-            left, width = segment.begin * scale, (segment.end - segment.begin) * scale
-            style = _style(segment, colors)
-            drawn.add((segment.state, segment.event.ranks if segment.event else ()))
-            axes.broken_barh([(left, width)], (i - 0.22, 0.44), **style)
-        for event, depth in operations(r):
-            if not depth and event.end - event.begin > trace.seconds / 400:
-                place = [(event.begin * scale, (event.end - event.begin) * scale)]
-                axes.broken_barh(place, (i - 0.18, 0.36), facecolor=OPERATION_COLOR, edgecolor="white", linewidth=0.3)
-        for flight in trace.flights[r.rank]:
-            place = [(flight.begin * scale, (flight.end - flight.begin) * scale)]
-            axes.broken_barh(place, (i + 0.25, 0.1), facecolor=colors[flight.event.ranks], edgecolor="white", linewidth=0.3)
+        for style, bars in _bars(trace, r, colors).items():
+            above, thickness, facecolor, edgecolor, hatch, linewidth = style
+            axes.broken_barh(bars, (i + above, thickness), facecolor=facecolor, edgecolor=edgecolor, hatch=hatch, linewidth=linewidth)
         for event in (e for e in r.events if e.kind == "span"):
-            width = (event.end - event.begin) * scale
-            axes.broken_barh([(event.begin * scale, width)], (i - 0.29, 0.05), facecolor=SPAN_COLOR, edgecolor="white", linewidth=0.4)
             label = f"{event.name} {event.of.rpartition(' ')[2]}".strip()
-            if width > 0.011 * len(label) * trace.seconds * scale and texts < MAX_TEXTS:
+            if event.end - event.begin > 0.011 * len(label) * trace.seconds and texts < MAX_TEXTS:
                 texts += 1
                 middle = (event.begin + event.end) / 2 * scale
-                axes.text(middle, i - 0.31, label, ha="center", va="bottom", fontsize=7, color=INK, in_layout=False)
+                axes.text(middle, i - 0.31, _plain(label), ha="center", va="bottom", fontsize=7, color=INK, in_layout=False)
     arrows = trace.arrows()
     for a in arrows if len(arrows) <= MAX_ARROWS else ():
         ends = {"xy": (a.received * scale, rows[a.dest]), "xytext": (a.sent * scale, rows[a.source])}
@@ -67,8 +55,31 @@ def draw(trace: Trace) -> Picture:
     axes.set_yticks(range(n), [f"rank {r.rank}" for r in trace.ranks], fontsize=9)
     axes.set(xlabel=unit, ylim=(n - 0.45, -0.55), xlim=(0, (trace.seconds or 1e-6) * scale))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(handles=_legend(trace, colors, drawn), fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=5)
+    axes.legend(handles=_legend(trace, colors), fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=5)
     return Picture(figure, describe(trace))
+
+
+def _bars(trace: Trace, r: RankTrace, colors: dict) -> dict[tuple, list[tuple[float, float]]]:
+    """Return a rank's bars, as (left, width), by style: place, thickness, colours, hatch and line width; in the order of drawing."""
+    scale, found = time_scale(trace.seconds)[0], {}
+
+    def add(style: tuple, parts: Iterable, least: float = trace.seconds / 4000) -> None:
+        for part in parts:
+            if part.end - part.begin >= least:
+                found.setdefault(style, []).append((part.begin * scale, (part.end - part.begin) * scale))
+
+    for segment in _merged(trace.segments[r.rank], trace.seconds):
+        add((-0.22, 0.44, *_style(segment, colors)), [segment], 0.0)
+    add((-0.18, 0.36, OPERATION_COLOR, "white", None, 0.3), (e for e, depth in operations(r) if not depth), trace.seconds / 400)
+    for flight in trace.flights[r.rank]:
+        add((0.25, 0.1, colors[flight.event.ranks], "white", None, 0.3), [flight])
+    add((-0.29, 0.05, SPAN_COLOR, "white", None, 0.4), (e for e in r.events if e.kind == "span"))
+    return found
+
+
+def _plain(text: str) -> str:
+    """Have matplotlib show dollar signs as they are, instead of a formula."""
+    return text.replace("$", r"\$")
 
 
 def describe(trace: Trace) -> str:
@@ -109,24 +120,29 @@ def segment_text(segment: Segment) -> str:
     return event_text(segment.event) + (f"\nfor rank {segment.culprit}" if segment.culprit is not None else "")
 
 
-def _style(segment, colors: dict) -> dict:
+def _style(segment: Segment, colors: dict) -> tuple:
+    """Return the colour of a segment's face and edge, its hatch and the line's width."""
     if segment.state == COMPUTING:
-        return {"facecolor": COMPUTING_COLOR, "linewidth": 0}
+        return COMPUTING_COLOR, "none", None, 0.0
     color = colors[segment.event.ranks] if segment.event.ranks else SPAN_COLOR
-    if segment.state == WAITING:
-        return {"facecolor": "white", "edgecolor": color, "hatch": "////", "linewidth": 0.5}
-    return {"facecolor": color, "edgecolor": color, "linewidth": 0.3}
+    return ("white", color, "////", 0.5) if segment.state == WAITING else (color, color, None, 0.3)
 
 
-def _visible(segments: Sequence, seconds: float) -> list:
-    """Leave out segments that are too short to be seen, up to the next that is not; a picture has some 2,000 columns."""
-    least = seconds / 4000
-    return [s for s in segments if s.end - s.begin >= least]
+def _merged(segments: Sequence[Segment], seconds: float) -> list[Segment]:
+    """Merge neighbours that are too short to be seen into one, as the longest of them; a picture has some 2,000 columns."""
+    found, short = [], []
+    for segment in segments:
+        short.append(segment)
+        if segment.end - short[0].begin >= seconds / 4000:
+            found.append(max(short, key=lambda s: s.end - s.begin)._replace(begin=short[0].begin, end=segment.end))
+            short = []
+    return found
 
 
-def _legend(trace: Trace, colors: dict, drawn: set) -> list:
+def _legend(trace: Trace, colors: dict) -> list:
     from matplotlib.patches import Patch
 
+    drawn = {(s.state, s.event.ranks if s.event else ()) for r in trace.ranks for s in _merged(trace.segments[r.rank], trace.seconds)}
     handles = [Patch(facecolor=COMPUTING_COLOR, label="computing")]
     if any(state == WAITING for state, _ in drawn):
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="waiting for others"))
