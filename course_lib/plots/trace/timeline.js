@@ -1,5 +1,6 @@
 // Timeline of a trace: one row per rank. The wheel zooms, dragging moves, and the pointer shows what is under it.
 const ROW = 46, LEFT = 64, BAR = 20, TOP = 18, AXIS = 26;
+const SHORTEST = 1e-8; // seconds: numbers that differ by less than a rounding error have no ticks between them
 const UNITS = [[1, "s"], [1e3, "ms"], [1e6, "µs"]];
 
 function unit(seconds) {
@@ -61,7 +62,7 @@ function render({ model, el }) {
   }
 
   function zoom(at, factor) {
-    const share = (at - from) / (to - from), span = Math.min((to - from) * factor, data.seconds);
+    const share = (at - from) / (to - from), span = Math.min(Math.max((to - from) * factor, SHORTEST), data.seconds);
     show(at - share * span, at - share * span + span);
   }
 
