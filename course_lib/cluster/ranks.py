@@ -306,7 +306,7 @@ class Ranks:
         limits = [seconds for seconds in (limit, time_limits.limit(call)) if seconds]
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
-        common["trace"] = CAPACITY if self._traces is not None else 0
+        common["trace"] = CAPACITY if self._traces is not None and not time_limits.limit() else 0
         try:
             found = requests.ask(self._connection, {r: {**q, **common} for r, q in what.items()}, min(limits, default=None), show)
             if any(reply is None for reply in found.values()):
@@ -333,7 +333,7 @@ class Ranks:
 
     @contextmanager
     def trace(self, title: str = "Trace", show: bool = True, file: str | None = None) -> Iterator[list[Trace]]:
-        """Record what the ranks do inside a ``with`` block, and show it at the end.
+        """Record what the ranks do inside a ``with`` block, and show it at the end; nothing while grading.
 
         Parameters
         ----------

@@ -126,13 +126,14 @@ class Trace:
         hosts : sequence or dict of str
             By world rank.
         """
-        begin = min((reply["began"] + reply.get("offset", 0.0) for reply in replies.values()), default=0.0)
+        begins = {rank: _begin(reply) + reply.get("offset", 0.0) for rank, reply in replies.items()}
+        begin = min(begins.values(), default=0.0)
         ranks = []
         for rank, reply in sorted(replies.items()):
             shift = reply.get("offset", 0.0) - begin
             events = [_shifted(event, shift) for event in reply["events"]]
             host = hosts[rank] if hosts else ""
-            ranks.append(RankTrace(rank, reply["began"] + shift, reply["ended"] + shift, events, reply["dropped"], host))
+            ranks.append(RankTrace(rank, begins[rank] - begin, reply["ended"] + shift, events, reply["dropped"], host))
         return cls(ranks, title)
 
     @property
@@ -238,6 +239,11 @@ def wire_bytes(summary: RankSummary, trace: Trace) -> float:
     events = trace._by_rank[summary.rank].events
     sends = (e for e in events if e.kind in ("collective", "send", "started collective", "started send") and e.nbytes)
     return sum(traffic.wire_bytes("Send" if "send" in e.kind else e.name, len(e.ranks), e.nbytes) for e in sends)
+
+
+def _begin(reply: dict) -> float:
+    """Return the moment from which a record is complete: where events were dropped, the begin of the oldest that is left."""
+    return reply["events"][0][2] if reply["dropped"] and reply["events"] else reply["began"]
 
 
 def _shifted(event: Sequence, shift: float) -> Event:

@@ -46,6 +46,11 @@ def test_of_a_rank_that_has_dropped_events_nothing_is_claimed():
     assert found.straggler()[0] == 2 and found.dropped == 9
 
 
+def test_a_trace_begins_where_events_are_no_longer_missing():
+    found = trace([collective(6.0, 7.0)], [collective(6.5, 7.0)], [collective(6.0, 7.0)], dropped=3)
+    assert found.seconds == 4.0 and states(found, 0) == [(WAITING, 0.0, 0.5), (TRANSFERRING, 0.5, 1.0), (COMPUTING, 1.0, 4.0)]
+
+
 def test_a_message_is_an_arrow_and_its_receiver_waits_for_its_sender():
     send = ("send", "Send", 3.0, 4.0, ALL, 0, 80, 2, 7)
     receive = ("receive", "Recv", 1.0, 4.5, ALL, 0, 0, 0, 7)

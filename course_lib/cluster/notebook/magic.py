@@ -80,7 +80,7 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
     # The first line keeps the line numbers as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
     students.forget_passed(source)
-    traced = options.trace is not None and not time_limits.limit()
+    traced = options.trace is not None
     with ranks.trace(title or label, file=options.trace) if traced else nullcontext():
         try:
             replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label, show=live and live.show)
