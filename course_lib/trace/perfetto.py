@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from course_lib.trace.timeline import WAITING, Trace
@@ -58,6 +59,12 @@ def _details(event) -> dict:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a trace as a file that Perfetto opens; its folder is created."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"traceEvents": events(trace), "displayTimeUnit": "ms", "otherData": {"title": trace.title}}))
+    """Write a trace as a file that Perfetto opens; a folder that is missing is created.
+
+    If that is not possible, print a message: it must not hide an error of what was traced.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"traceEvents": events(trace), "displayTimeUnit": "ms", "otherData": {"title": trace.title}}))
+    except OSError as error:
+        print(f"The trace was not written to {path}: {error.strerror or error}.", file=sys.stderr, flush=True)

@@ -157,3 +157,9 @@ def test_a_trace_of_a_cell_that_raises_is_shown_before_its_error(four):
     assert "DeadlockError" in plain(error)
     said = [o.data["text/plain"] for o in four.notebook.cells[-1].outputs if o.output_type == "display_data"]
     assert "waited longest for rank 1" in said[0]
+
+
+def test_a_trace_that_cannot_be_written_hides_no_error(four, tmp_path):
+    (tmp_path / "taken").touch()
+    text, error = four.run(f"%%px --trace {tmp_path}/taken/trace.json\n1 / 0")
+    assert "ZeroDivisionError" in plain(error) and "The trace was not written to" in plain(text)
