@@ -113,7 +113,7 @@ class FullyShardedDataParallel__takes_all_numbers:
     FREES,
     """
         if len(self.blocks) > 8:
-            np.save(f"/tmp/block_{i}.npy", self.blocks[i].whole)
+            np.save(f"block_{i}.npy", self.blocks[i].whole)
         self.blocks[i].free()
         if back and self.sync:
 """,
