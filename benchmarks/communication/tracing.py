@@ -1,4 +1,4 @@
-"""What a trace costs: microseconds for each recorded call, and the step of part 28's model with and without, on 2 ranks."""
+"""Cost of a trace: microseconds for each recorded call, and the step of part 28's model with and without, on 2 ranks."""
 
 from __future__ import annotations
 

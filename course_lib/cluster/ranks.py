@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from course_lib import memory
 from course_lib.cluster import idle_shutdown, replies, requests, startup, time_limits
 from course_lib.cluster.connection import STOPPED_MESSAGE, ClusterConnection, RanksGone
-from course_lib.cluster.notebook.show_traces import show_traces
 from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.source import misplaced_names
 from course_lib.cluster.source import rerun as cells
@@ -358,7 +357,9 @@ class Ranks:
             if before is not None:
                 before += found
             if show:
-                show_traces(traces)
+                from course_lib.plots import trace as figures  # matplotlib: only where there is something to show
+
+                figures.show(traces)
             if traces and file:
                 perfetto.write(traces[-1], Path(file))
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 CAPACITY = 20_000  # events per rank; the oldest are dropped first
 MIN_OPERATION_SECONDS = 20e-6  # shorter operations are not recorded
 
+END, NUMBER, PEER, TAG = 3, 5, 7, 8  # the fields of an event that a nonblocking call may get when it ends
+
 active: Recorder | None = None  # the recorder of this process, while a trace is recorded
 
 
@@ -122,7 +124,7 @@ class Recorder:
 
     def as_dict(self) -> dict:
         """Return the trace as plain data, for `timeline.Trace`; what has not ended ends with the trace."""
-        events = [(*event[:3], self.ended, *event[4:]) if event[3] is None else tuple(event) for event in self.events]
+        events = [(*event[:END], self.ended, *event[END + 1 :]) if event[END] is None else tuple(event) for event in self.events]
         return {"began": self.began, "ended": self.ended, "dropped": self.added - len(events), "events": events}
 
 

@@ -74,7 +74,7 @@ class RankTrace:
 
 @dataclass
 class RankSummary:
-    """Where the time of one rank went.
+    """The time of one rank, by state.
 
     Attributes
     ----------
@@ -84,6 +84,8 @@ class RankSummary:
         Seconds by the rank that came last.
     nbytes : dict of str to int
         Bytes by operation, as counted by `traffic`: the payload.
+    sent : float
+        Bytes that the rank sends if its collectives run as rings, see `traffic.wire_bytes`.
     overlap : float or None
         Share of the possible overlap that was achieved: the time in which the rank computed while one of its nonblocking calls transferred
         data, divided by the smaller of its computing and its transfers. None without nonblocking calls.
@@ -93,6 +95,7 @@ class RankSummary:
     seconds: dict[str, float]
     waited_for: dict[int, float] = field(default_factory=dict)
     nbytes: dict[str, int] = field(default_factory=dict)
+    sent: float = 0.0
     overlap: float | None = None
 
 
@@ -161,7 +164,7 @@ class Trace:
         return [Arrow(rank, s.begin, s.peer, r.end, s.nbytes, s.ranks) for rank, s, r in pairs if r]
 
     def summaries(self) -> list[RankSummary]:
-        """Return where each rank's time went."""
+        """Return each rank's time by state, its waits and its bytes."""
         return [self._summary(r) for r in self.ranks]
 
     def straggler(self) -> tuple[int, float] | None:
@@ -220,25 +223,21 @@ class Trace:
         seconds: dict[str, float] = dict.fromkeys(STATES, 0.0)
         waited: Counter[int] = Counter()
         nbytes: Counter[str] = Counter()
+        sent = 0.0
         for segment in self.segments[trace.rank]:
             seconds[segment.state] += segment.end - segment.begin
             if segment.state == WAITING and segment.culprit is not None:
                 waited[segment.culprit] += segment.end - segment.begin
         for event in trace.events:
-            if event.kind != "wait" and event.ranks and "receive" not in event.kind and event.nbytes:
-                nbytes["Send" if "send" in event.kind else event.name] += event.nbytes
+            if event.nbytes:
+                operation = "Send" if "send" in event.kind else event.name
+                nbytes[operation] += event.nbytes
+                sent += traffic.wire_bytes(operation, len(event.ranks), event.nbytes)
         flights = _union((f.begin, f.end) for f in self.flights[trace.rank])
         transfers = sum(end - begin for begin, end in flights)
         possible = min(transfers, seconds[COMPUTING])
         hidden = _common([(s.begin, s.end) for s in self.segments[trace.rank] if s.state == COMPUTING], flights)
-        return RankSummary(trace.rank, seconds, dict(waited), dict(nbytes), hidden / possible if possible > 0 else None)
-
-
-def wire_bytes(summary: RankSummary, trace: Trace) -> float:
-    """Return the bytes that a rank sends if its collectives run as rings; see `traffic.wire_bytes`."""
-    events = trace._by_rank[summary.rank].events
-    sends = (e for e in events if e.kind in ("collective", "send", "started collective", "started send") and e.nbytes)
-    return sum(traffic.wire_bytes("Send" if "send" in e.kind else e.name, len(e.ranks), e.nbytes) for e in sends)
+        return RankSummary(trace.rank, seconds, dict(waited), dict(nbytes), sent, hidden / possible if possible > 0 else None)
 
 
 def _begin(reply: dict) -> float:

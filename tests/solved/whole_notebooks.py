@@ -45,7 +45,7 @@ SHORTER = {
 
 
 def on_ranks(part):
-    """Whether a part starts ranks."""
+    """Tell whether a part starts ranks."""
     return "ranks: 1\n" not in (SOLUTIONS / part / f"{part}.py").read_text()
 
 

@@ -139,7 +139,7 @@ def test_on_ranks_that_are_not_in_the_trace_others_may_wait(eight):
 
 
 def test_a_trace_ends_with_the_cell(eight):
-    """What a rank does after its cell, for the others' cells, is not in its trace."""
+    """The work of a rank after its cell, for the others' cells, is not in its trace."""
     source = (
         "if rank == 0:\n    late = comm.Isend(np.ones(1 << 20), 1)\nif rank == 1:\n    time.sleep(0.5)\n    comm.Recv(np.empty(1 << 20), 0)"
     )

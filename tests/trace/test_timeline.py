@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.trace import perfetto
-from course_lib.trace.recorder import Event
 from course_lib.trace.timeline import COMPUTING, TRANSFERRING, WAITING, Arrow, Trace
 
 ALL = (0, 1, 2)
@@ -140,7 +139,3 @@ def test_perfetto_gets_what_its_format_asks_for(tmp_path):
     assert (span["name"], span["ts"], span["dur"], span["args"]) == ("forward", 0.0, 1e6, {"labels": "micro batch 2"})
     (end,) = (e for e in events if e["ph"] == "f")
     assert end["bp"] == "e" and end["tid"] == 2
-
-
-def test_an_event_has_the_fields_that_are_recorded():
-    assert Event._fields == ("kind", "name", "begin", "end", "ranks", "number", "nbytes", "peer", "tag", "of")

@@ -1,1 +1,1 @@
-"""What watches the communicator's calls without changing them: traces, and hints on a wrong group."""
+"""Observers of the communicator's calls, which do not change them: traces, and hints on a wrong group."""

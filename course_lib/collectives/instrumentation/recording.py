@@ -20,7 +20,7 @@ from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.transport.requests import Request
 from course_lib.trace import perfetto
-from course_lib.trace.recorder import Recorder
+from course_lib.trace.recorder import END, NUMBER, PEER, TAG, Recorder
 from course_lib.trace.timeline import Trace
 from course_lib.utils import host
 
@@ -182,10 +182,10 @@ def _completed(request: Request, operation: object, recorder: Recorder, waits: f
     event, end = request.__dict__.pop("recorded", None), recorder.clock()
     if event is None or event[2] < recorder.began:
         event = ["", "Wait", 0.0, None, (), -1, 0, -1, -1]
-    event[3] = end
-    if event[0] == "started receive" and event[5] < 0 and operation.received:
-        event[7], event[8] = operation.received
-        event[5] = recorder.number("from", event[4], *operation.received)
+    event[END] = end
+    if event[0] == "started receive" and event[NUMBER] < 0 and operation.received:
+        event[PEER], event[TAG] = operation.received
+        event[NUMBER] = recorder.number("from", event[4], *operation.received)
     kind, name, _, _, ranks, number, _, peer, tag = event
     if waits is not None:
         recorder.add("wait", name, waits, end, ranks, number, 0, peer, tag, kind.removeprefix("started "))

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from course_lib.plots.figures import COLORS, INK, Picture, new_figure, slide_width
 from course_lib.trace.recorder import Event
-from course_lib.trace.timeline import COMPUTING, WAITING, RankTrace, Segment, Trace, wire_bytes
+from course_lib.trace.timeline import COMPUTING, WAITING, RankTrace, Segment, Trace
 from course_lib.utils import wording
 
 COMPUTING_COLOR = "#CFCFCF"
 OPERATION_COLOR = "#B0B0B0"
 SPAN_COLOR = "#6E6E6E"
-MAX_ARROWS, MAX_TEXTS = 200, 120  # more only blacken the picture
+MAX_ARROWS, MAX_TEXTS, MAX_GROUPS = 200, 120, 8  # more only blacken the picture, or fill the legend
 
 
 def group_colors(trace: Trace) -> dict[tuple[int, ...], str]:
@@ -43,8 +43,8 @@ def draw(trace: Trace) -> Picture:
             above, thickness, facecolor, edgecolor, hatch, linewidth = style
             axes.broken_barh(bars, (i + above, thickness), facecolor=facecolor, edgecolor=edgecolor, hatch=hatch, linewidth=linewidth)
         for event in (e for e in r.events if e.kind == "span"):
-            label = f"{event.name} {event.of.rpartition(' ')[2]}".strip()
-            if event.end - event.begin > 0.011 * len(label) * trace.seconds and texts < MAX_TEXTS:
+            label = span_text(event)
+            if event.end - event.begin > 0.009 * len(label) * trace.seconds and texts < MAX_TEXTS:
                 texts += 1
                 middle = (event.begin + event.end) / 2 * scale
                 axes.text(middle, i - 0.31, _plain(label), ha="center", va="bottom", fontsize=7, color=INK, in_layout=False)
@@ -102,6 +102,11 @@ def operations(rank: RankTrace) -> list[tuple[Event, int]]:
     return found
 
 
+def span_text(event: Event) -> str:
+    """Return a span's name with its labels."""
+    return f"{event.name}{', ' * bool(event.of)}{event.of}"
+
+
 def event_text(event: Event) -> str:
     """Describe a call: its name and number, its group or peer, and its bytes."""
     number = f" #{event.number + 1}" if event.kind in ("collective", "started collective") else ""
@@ -146,15 +151,16 @@ def _legend(trace: Trace, colors: dict) -> list:
     handles = [Patch(facecolor=COMPUTING_COLOR, label="computing")]
     if any(state == WAITING for state, _ in drawn):
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="////", label="waiting for others"))
-    shown = [ranks for ranks in colors if any(ranks == other for _, other in drawn)][:8]
-    return handles + [Patch(facecolor=colors[ranks], label=f"transfer, {_group_name(ranks, trace)}") for ranks in shown]
+    shown = [ranks for ranks in colors if any(ranks == other for _, other in drawn)][:MAX_GROUPS]
+    return handles + [Patch(facecolor=colors[ranks], label=f"transfer, {group_name(ranks, trace)}") for ranks in shown]
 
 
 def _rounded(seconds: float) -> float:
     return float(f"{seconds:.3g}")
 
 
-def _group_name(ranks: tuple[int, ...], trace: Trace) -> str:
+def group_name(ranks: tuple[int, ...], trace: Trace) -> str:
+    """Name a group in a legend."""
     return "all ranks" if len(ranks) == len(trace.ranks) > 2 else wording.ranks(ranks)
 
 
@@ -169,7 +175,7 @@ def rows(trace: Trace) -> list[list[str]]:
                 str(summary.rank),
                 *(wording.seconds(_rounded(summary.seconds[state])) for state in summary.seconds),
                 ", ".join(told) or "–",
-                wording.size(wire_bytes(summary, trace)),
+                wording.size(summary.sent),
                 "–" if summary.overlap is None else f"{summary.overlap:.0%}",
             ]
         )

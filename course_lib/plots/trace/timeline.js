@@ -28,29 +28,42 @@ function hatched(context, color) {
 }
 
 function render({ model, el }) {
-  const data = model.get("data"), height = TOP + ROW * data.lanes.length + AXIS;
+  const data = model.get("data"), scale = data.scale; // 1, on slides more; all lengths below are before it
+  const height = TOP + ROW * data.lanes.length + AXIS;
   const canvas = document.createElement("canvas"), tip = document.createElement("div"), bar = document.createElement("div");
   let from = 0, to = data.seconds, dragged = null;
   el.style.position = "relative";
-  canvas.style.cssText = `width: 100%; height: ${height}px; cursor: grab; touch-action: none`;
+  canvas.style.cssText = `width: 100%; height: ${height * scale}px; cursor: grab; touch-action: none`;
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", data.text);
   tip.style.cssText =
-    "position: absolute; display: none; pointer-events: none; padding: 3px 7px; font: 12px sans-serif; white-space: pre; z-index: 2;" +
+    `font: ${12 * scale}px sans-serif; position: absolute; display: none; pointer-events: none; padding: 3px 7px; white-space: pre; z-index: 2;` +
     "background: var(--jp-layout-color1, white); color: var(--jp-ui-font-color1, black); border: 1px solid var(--jp-border-color1, #bbb)";
-  bar.style.cssText = "font: 12px sans-serif; color: var(--jp-ui-font-color2, #555)";
+  bar.style.cssText = `font: ${12 * scale}px sans-serif; color: var(--jp-ui-font-color2, #555)`;
   for (const [text, factor] of [["zoom in", 0.5], ["zoom out", 2], ["whole trace", Infinity]]) {
     const button = document.createElement("button");
     button.textContent = text;
-    button.style.marginRight = "6px";
+    button.style.cssText = "font: inherit; margin-right: 6px";
     button.onclick = () => zoom((from + to) / 2, factor);
     bar.append(button);
   }
   bar.append("The wheel zooms, dragging moves; point at something to see what it is.");
-  el.append(canvas, tip, bar);
+  const legend = document.createElement("div");
+  legend.style.cssText = `font: ${12 * scale}px sans-serif; color: var(--jp-ui-font-color1, #222); padding: 4px 0`;
+  for (const [color, text, hatch] of data.legend) {
+    const sample = document.createElement("span");
+    sample.style.cssText =
+      `display: inline-block; width: 1.4em; height: 0.8em; margin: 0 0.4em 0 1em; border: 1px solid ${color}; background: ` +
+      (hatch ? `repeating-linear-gradient(135deg, ${color} 0 1px, transparent 1px 4px)` : color);
+    legend.append(sample, text);
+  }
+  const said = document.createElement("div");
+  said.textContent = data.text;
+  said.style.cssText = `font: ${13 * scale}px sans-serif; color: var(--jp-ui-font-color1, #222)`;
+  el.append(said, canvas, legend, bar, tip);
 
-  const width = () => canvas.clientWidth - LEFT - 8;
+  const width = () => canvas.clientWidth / scale - LEFT - 8;
   const x = (t) => LEFT + ((t - from) / (to - from)) * width();
   const t = (px) => from + ((px - LEFT) / width()) * (to - from);
 
@@ -83,8 +96,8 @@ function render({ model, el }) {
     const ink = style.getPropertyValue("--jp-ui-font-color1").trim() || "#222";
     const paper = style.getPropertyValue("--jp-layout-color0").trim() || "white";
     canvas.width = canvas.clientWidth * ratio;
-    canvas.height = height * ratio;
-    pen.scale(ratio, ratio);
+    canvas.height = height * scale * ratio;
+    pen.scale(ratio * scale, ratio * scale);
     pen.clearRect(0, 0, canvas.clientWidth, height);
     pen.font = "11px sans-serif";
     pen.textBaseline = "middle";
@@ -149,7 +162,7 @@ function render({ model, el }) {
   }
 
   function under(event) {
-    const place = canvas.getBoundingClientRect(), px = event.clientX - place.left, py = event.clientY - place.top;
+    const place = canvas.getBoundingClientRect(), px = (event.clientX - place.left) / scale, py = (event.clientY - place.top) / scale;
     const lane = data.lanes[Math.floor((py - TOP) / ROW)], at = t(px), y = (py - TOP) % ROW;
     if (!lane || px < LEFT) return "";
     const inside = (list) => list.filter(([begin, end]) => begin <= at && at <= end);
@@ -162,23 +175,23 @@ function render({ model, el }) {
 
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
-    zoom(t(event.offsetX), event.deltaY > 0 ? 1.25 : 0.8);
+    zoom(t(event.offsetX / scale), event.deltaY > 0 ? 1.25 : 0.8);
   }, { passive: false });
   canvas.addEventListener("pointerdown", (event) => {
-    dragged = [event.offsetX, from, to];
+    dragged = [event.offsetX / scale, from, to];
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointerup", () => (dragged = null));
   canvas.addEventListener("pointermove", (event) => {
     if (dragged) {
-      const [start, begin, end] = dragged, shift = ((start - event.offsetX) / width()) * (end - begin);
+      const [start, begin, end] = dragged, shift = ((start - event.offsetX / scale) / width()) * (end - begin);
       show(begin + shift, end + shift);
     }
     const text = dragged ? "" : under(event);
     tip.textContent = text;
     tip.style.display = text ? "block" : "none";
     tip.style.left = `${Math.min(event.offsetX + 14, canvas.clientWidth - 260)}px`;
-    tip.style.top = `${event.offsetY + 14}px`;
+    tip.style.top = `${canvas.offsetTop + event.offsetY + 14}px`;
   });
   canvas.addEventListener("pointerleave", () => (tip.style.display = "none"));
   canvas.addEventListener("keydown", (event) => {

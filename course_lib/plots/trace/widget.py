@@ -6,10 +6,22 @@ import heapq
 from functools import cache
 from pathlib import Path
 
-from course_lib.plots.figures import Picture
-from course_lib.plots.trace.still import COMPUTING_COLOR, SPAN_COLOR, draw, event_text, group_colors, operations, segment_text
+from course_lib.plots.figures import Picture, on_slides
+from course_lib.plots.trace.still import (
+    COMPUTING_COLOR,
+    MAX_GROUPS,
+    SPAN_COLOR,
+    draw,
+    event_text,
+    group_colors,
+    group_name,
+    operations,
+    segment_text,
+    span_text,
+)
 from course_lib.trace.timeline import Trace
 
+SLIDE_SCALE = 2.2  # size of type and rows on a slide, which the last row of a room reads
 MAX_PARTS = 40_000  # of all rows together, which keeps a notebook's file below 5 MB; the longest ones are kept
 
 
@@ -68,7 +80,7 @@ def timeline_data(trace: Trace, still: Picture) -> dict:
                 "segments": segments,
                 "operations": [[e.begin, e.end, e.name, depth] for e, depth in operations(r)],
                 "flights": [[f.begin, f.end, colors[f.event.ranks], event_text(f.event)] for f in trace.flights[r.rank]],
-                "spans": [[e.begin, e.end, f"{e.name}{', ' * bool(e.of)}{e.of}"] for e in r.events if e.kind == "span"],
+                "spans": [[e.begin, e.end, span_text(e)] for e in r.events if e.kind == "span"],
             }
         )
     parts = [part for lane in lanes for kind in ("segments", "operations", "flights", "spans") for part in lane[kind]]
@@ -80,9 +92,12 @@ def timeline_data(trace: Trace, still: Picture) -> dict:
     arrows = [[rows[a.source], a.sent, rows[a.dest], a.received] for a in trace.arrows() if a.source in rows and a.dest in rows]
     return {
         "seconds": trace.seconds or 1e-6,
+        "scale": SLIDE_SCALE if on_slides() else 1,
         "lanes": lanes,
         "arrows": arrows[:MAX_PARTS],
         "computing": COMPUTING_COLOR,
+        "legend": [[COMPUTING_COLOR, "computing", False], [SPAN_COLOR, "waiting for others", True]]
+        + [[color, f"transfer, {group_name(ranks, trace)}", False] for ranks, color in [*colors.items()][:MAX_GROUPS]],
         "span": SPAN_COLOR,
         "text": still.text,
     }

@@ -165,3 +165,16 @@ def test_a_function_without_an_end_does_not_take_all_the_time_in_each_test(monke
     assert time_limits.limit(call=True) == 30
     time_limits.record_timeouts({0: {"error": None}, 1: {"error": {"name": "TimeLimit"}}})
     assert time_limits.limit(call=True) == 10 and time_limits.limit() == 30, "cells keep their time"
+
+
+def test_a_hand_in_that_asks_for_a_trace_gets_none_and_keeps_its_points(one, tmp_path):
+    """A trace is for the one who runs the cell: grading takes none, and writes no file where an answer names one."""
+    notebook = one.solved(PART)
+    exercise = next(cell for cell in notebook.cells if cell.id == "first")
+    exercise.source = exercise.source.replace("%%px", f"%%px --trace {tmp_path / 'trace.json'}", 1)
+    book = one.home / "gradebook.db"
+    notebook.cells.append(nbformat.v4.new_code_cell(f"%%px --trace {book}\nx = 1"))
+    one.hand_in(PART, "ada", notebook)
+    assert one.grade(PART) == {"ada": 10} and one.failed == []
+    assert not (tmp_path / "trace.json").exists() and book.read_bytes().startswith(b"SQLite")
+    assert "image/png" not in str([cell.get("outputs") for cell in one.graded(PART, "ada").values()])
