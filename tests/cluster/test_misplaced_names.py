@@ -78,6 +78,7 @@ PX = {
     "%%px --targets 9\nx = 1": "%%px --targets: the ranks are 0 to 1; got '9'.",
     "%%px --targets 0-3\nx = 1": "expected ranks such as 2 or 0,1 or 1:4; got '0-3'.",
     "%%px --targets 5:\nx = 1": "%%px --targets: the ranks are 0 to 1; got '5:'.",
+    "%%px --trace 0,1\nx = 1": "the name of a file must end in .json; got '0,1'. For some ranks: %%px --targets 0,2 --trace.",
     "%%px --target 1 --quickly\nx = 1": "Use %%px alone, %%px --targets 0,2 for some ranks, or %%px --trace.",
 }
 

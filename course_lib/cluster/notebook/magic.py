@@ -80,6 +80,10 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
     # The first line keeps the line numbers as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
     students.forget_passed(source)
+    if options.trace and not options.trace.endswith(".json"):
+        raise misplaced_names.UsageOfPx(
+            f"%%px --trace: the name of a file must end in .json; got {options.trace!r}. For some ranks: %%px --targets 0,2 --trace."
+        )
     traced = options.trace is not None
     with ranks.trace(title or label, file=options.trace) if traced else nullcontext():
         try:

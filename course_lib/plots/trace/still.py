@@ -84,7 +84,7 @@ def _plain(text: str) -> str:
 
 def describe(trace: Trace) -> str:
     """Say in words what a trace shows: how long it took, who kept the others waiting, and what is missing."""
-    said = f"{trace.title}: {wording.seconds(_rounded(trace.seconds))} on {len(trace.ranks)} ranks."
+    said = f"{trace.title}: {wording.seconds(_rounded(trace.seconds))} on {wording.ranks(r.rank for r in trace.ranks)}."
     if found := trace.straggler():
         said += f" The others waited longest for rank {found[0]}: {wording.seconds(_rounded(found[1]))} in all."
     if trace.dropped:
