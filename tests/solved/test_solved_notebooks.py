@@ -19,7 +19,10 @@ WATCHED = ("10_unified_training", "28_gpt")  # with tests of their own below
 
 
 def _marks(part):
-    """Those that train for long are left to `make test-all`, and what runs to the same length on two machines there to `make test`."""
+    """Marks of a notebook: one that trains for long runs in `make test-all` only.
+
+    One that `make test-all` runs on two machines, and no shorter, runs here in `make test` only.
+    """
     twice = on_ranks(part) and not slurm_cluster.missing()
     return pytest.mark.slow if part in SHORTER else pytest.mark.brief if twice else ()
 

@@ -46,7 +46,10 @@ def recording(recorder: Recorder | None = None) -> Iterator[Recorder]:
 
 @contextmanager
 def recorded_to(file: Path | None, comm: Communicator, title: str) -> Iterator[None]:
-    """Record what all ranks do inside a ``with`` block, and write it as a file for Perfetto on rank 0; collective. None: do nothing."""
+    """Record what all ranks do inside a ``with`` block, and have rank 0 write it as a file for Perfetto; collective.
+
+    Without a file, nothing is recorded.
+    """
     if file is None:
         yield
         return
