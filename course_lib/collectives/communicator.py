@@ -633,23 +633,28 @@ class Communicator:
             _check_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
             if dest == PROC_NULL:
                 return _with_nobody(f"the dest of {where}")
+            tag = int(tag)
         entry = self._counts["Send"]
         entry[0] += 1
         entry[1] += array.nbytes
         if memory.active_account is not None:
             memory.active_account.exchanged(array)
-        return array, self.ranks[dest], int(tag)
+        return array, self.ranks[dest], tag
 
     def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> IncomingMessage | None:
         """Check the arguments of a receive, and return it as the transport takes it; None for MPI.PROC_NULL."""
-        if not (type(source) is int is type(tag) and 0 <= source < self._size and 0 <= tag <= LARGEST_TAG):
+        if type(source) is int is type(tag) and 0 <= source < self._size and 0 <= tag <= LARGEST_TAG:
+            sources = (self.ranks[source],)
+        else:
             self._check_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
             _check_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
             if source == PROC_NULL:
                 return _with_nobody(f"the source of {where}")
+            sources = self.ranks if source == ANY_SOURCE else (self.ranks[source],)
+            tag = WILDCARD if tag == ANY_TAG else int(tag)
         if memory.active_account is not None:
             memory.active_account.exchanged(array)
-        return array, self.ranks if source == ANY_SOURCE else (self.ranks[source],), WILDCARD if tag == ANY_TAG else int(tag)
+        return array, sources, tag
 
     def _exchange(
         self, outgoing: OutgoingMessage | None, incoming: IncomingMessage | None, call_name: str, status: MPI.Status | None = None

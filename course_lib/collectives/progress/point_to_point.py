@@ -22,7 +22,19 @@ ANY_SOURCE, ANY_TAG, BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE  # module glob
 DTYPE_BITS, TAG_BITS, EPOCHS = 5, LARGEST_TAG.bit_length(), 0x1FF
 LARGEST_MPI_TAG = (EPOCHS + 1 << DTYPE_BITS + TAG_BITS) - 1
 StartedReceive = tuple[MPI.Request, tuple[int, int]]  # with the source (world rank) and the tag of its message
+EPOCH_SHIFT = DTYPE_BITS + TAG_BITS
 NUMBER_BITS = 40  # low bits of a message id: its number among those between two ranks of the group; the group's context is above
+
+
+class _Peer:
+    """Message counts with one rank of the group, this one's among them, and the places of that rank's words on the status board."""
+
+    __slots__ = ("accepted_ids", "local_rank", "rank", "read_count", "sent", "sent_count", "taken")
+
+    def __init__(self, rank: int, local_rank: int):
+        pair = pair_offset(rank)
+        self.rank, self.local_rank, self.sent, self.taken = rank, local_rank, 0, 0
+        self.sent_count, self.read_count, self.accepted_ids = pair + SENT_COUNT, pair + READ_COUNT, pair + ACCEPTED_IDS
 
 
 class Endpoint:
@@ -52,20 +64,20 @@ class Endpoint:
             )
         self.comm, self.members, self.board = comm, members, board
         self.matcher = Matcher()
-        self._local_rank = {rank: place for place, rank in enumerate(members)}
+        self._peers = [_Peer(rank, place) for place, rank in enumerate(members)]
+        self._peer_of = {peer.rank: peer for peer in self._peers}
         self._id_base = context << NUMBER_BITS
-        self._sent, self._taken = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
         self._status, self._mine = MPI.Status(), board.mine
-        self._pairs = {rank: pair_offset(rank) for rank in members}
         self._isend, self._improbe = comm.Isend, comm.Improbe
         progress_state.poll_hooks.append(self.poll)
         progress_state.reset_hooks.append(self._reset)
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> MPI.Request:
         """Start to send an array to a world rank."""
-        self._sent[dest] += 1
-        self._mine[self._pairs[dest] + SENT_COUNT] += 1
-        return self._isend(array, self._local_rank[dest], _wire_tag(array, tag))
+        peer = self._peer_of[dest]
+        peer.sent += 1
+        self._mine[peer.sent_count] += 1
+        return self._isend(array, peer.local_rank, _wire_tag(array.dtype.num, tag))
 
     def _reset(self) -> None:
         for message in self.matcher.clear():
@@ -73,13 +85,13 @@ class Endpoint:
 
     def message_id(self, dest: int) -> int:
         """Return the id of the latest message sent to a rank."""
-        return self._id_base + self._sent[dest]
+        return self._id_base + self._peer_of[dest].sent
 
     def poll(self) -> bool:
         """Take the next arrived message out of MPI's queue and match it; return whether there was one."""
         if (handle := self._improbe(ANY_SOURCE, ANY_TAG, self._status)) is None:
             return False
-        self._dispatch(*self._count_arrival(handle))
+        self._dispatch(handle, self._count_arrival())
         return True
 
     def try_receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, polls: range) -> StartedReceive | None:
@@ -106,32 +118,35 @@ class Endpoint:
         matcher, improbe, status = self.matcher, self._improbe, self._status
         if matcher.posted or matcher.unexpected:
             return None
+        dtype, nbytes = array.dtype.num, array.nbytes
         for _ in polls:
             if (handle := improbe(ANY_SOURCE, ANY_TAG, status)) is not None:
-                taken = self._count_arrival(handle)
-                _, source, wire_tag, nbytes, message_id = taken
+                peer, wire_tag = self._count_arrival(), status.Get_tag()
                 received_tag = wire_tag & LARGEST_TAG
-                if wire_tag == _wire_tag(array, received_tag if tag == WILDCARD else tag) and nbytes == array.nbytes and source in sources:
-                    self._mine[self._pairs[source] + ACCEPTED_IDS + message_id % ACCEPTED_SLOTS] = message_id
-                    return handle.Irecv(array), (source, received_tag)
-                self._dispatch(*taken)
+                expected = _wire_tag(dtype, received_tag if tag == WILDCARD else tag)
+                if wire_tag == expected and status.Get_count(BYTE) == nbytes and peer.rank in sources:
+                    self._mine[peer.accepted_ids + peer.taken % ACCEPTED_SLOTS] = self._id_base + peer.taken
+                    return handle.Irecv(array), (peer.rank, received_tag)
+                self._dispatch(handle, peer)
                 break
         return None
 
-    def _count_arrival(self, handle: MPI.Message) -> tuple[MPI.Message, int, int, int, int]:
-        """Count a message taken out of MPI's queue; return it, its source, the tag that MPI sees, its size in bytes, and its id."""
-        status, mine = self._status, self._mine
-        source = self.members[status.Get_source()]
-        self._taken[source] = number = self._taken[source] + 1
+    def _count_arrival(self) -> _Peer:
+        """Count the message just taken out of MPI's queue, and return its sender."""
+        mine = self._mine
+        peer = self._peers[self._status.Get_source()]
+        peer.taken += 1
         mine[STATE] = COMPUTING  # before READ_COUNT grows, which until then showed that this rank need not wait: see `Board.resume`
-        mine[self._pairs[source] + READ_COUNT] += 1
-        return handle, source, status.Get_tag(), status.Get_count(BYTE), self._id_base + number
+        mine[peer.read_count] += 1
+        return peer
 
-    def _dispatch(self, handle: MPI.Message, source: int, wire_tag: int, nbytes: int, message_id: int) -> None:
-        """Match a message: start its receive, queue it as unexpected, or discard it if it is of another epoch."""
+    def _dispatch(self, handle: MPI.Message, peer: _Peer) -> None:
+        """Match the message just taken: start its receive, queue it as unexpected, or discard it if it is of another epoch."""
+        wire_tag, nbytes = self._status.Get_tag(), self._status.Get_count(BYTE)
         dtype = wire_tag >> TAG_BITS & (1 << DTYPE_BITS) - 1
-        message = Envelope(source, self.members, wire_tag & LARGEST_TAG, dtype, nbytes // DTYPES[dtype].itemsize, handle, message_id)
-        if wire_tag >> DTYPE_BITS + TAG_BITS != progress_state.epoch & EPOCHS:
+        count, message_id = nbytes // DTYPES[dtype].itemsize, self._id_base + peer.taken
+        message = Envelope(peer.rank, self.members, wire_tag & LARGEST_TAG, dtype, count, handle, message_id)
+        if wire_tag >> EPOCH_SHIFT != progress_state.epoch & EPOCHS:
             self.discard(message)
         elif receive := self.matcher.arrive(message):
             receive.accept(message)
@@ -143,9 +158,9 @@ class Endpoint:
         progress_state.abandoned.append((progress_state.epoch - 1, message.content.Irecv([scratch, MPI.BYTE])))
 
 
-def _wire_tag(array: np.ndarray, tag: int) -> int:
+def _wire_tag(dtype: int, tag: int) -> int:
     """Return the tag that MPI sees: epoch, dtype and tag, from the high bits to the low."""
-    return (progress_state.epoch & EPOCHS) << DTYPE_BITS + TAG_BITS | array.dtype.num << TAG_BITS | tag
+    return (progress_state.epoch & EPOCHS) << EPOCH_SHIFT | dtype << TAG_BITS | tag
 
 
 class SendOperation(Operation):

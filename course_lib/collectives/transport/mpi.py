@@ -159,8 +159,12 @@ class MpiTransport:
         request = endpoint.send(*outgoing) if outgoing else None
         found = endpoint.try_receive(*incoming, polls) if incoming else None
         arrived = not incoming or (found and found[0].Test())
-        if arrived and (not request or request.Test()):
-            return found and found[1]
+        if arrived:
+            if not request:
+                return found and found[1]
+            for _ in polls:
+                if request.Test():
+                    return found and found[1]
         sending = SendOperation(endpoint, *outgoing, call_name, request) if request else None
         if sending:
             progress_state.in_flight[sending] = None  # even if the receive fails, MPI still reads the array
