@@ -346,3 +346,106 @@ say("all")
 """,
     )
     assert said == [["all"]] * 4, log
+
+
+@pytest.mark.slow
+def test_a_leader_that_leaves_a_call_is_named_on_its_machine(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        4,
+        """
+import signal, threading, time
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank = comm.Get_rank()
+comm.Barrier()
+if rank == 0:  # it leads n1, and has sent what its machine announced
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        comm.Barrier()
+    except KeyboardInterrupt:
+        say("left")
+    open("left", "w").close()
+    from course_lib.collectives.deadlock.board import open_board
+    from course_lib.collectives.snapshot import RAISED
+    open_board().end(RAISED, "KeyboardInterrupt")
+else:
+    while rank > 1 and not os.path.exists("left"):
+        time.sleep(0.01)
+    try:
+        comm.Barrier()
+        say("through")
+    except Exception as error:
+        say(error)
+""",
+    )
+    assert said[0] == ["left"] and "rank 0 (n1) has raised KeyboardInterrupt" in said[1][0], (said, log)
+    for lines in said[2:]:  # through, if MPI has still carried what the leader had sent
+        assert lines == ["through"] or "rank 0 (n1) has raised KeyboardInterrupt" in lines[0], (said, log)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machines", "n"), [(2, 7), (3, 4), (4, 4)])
+def test_small_arrays_travel_with_the_announcement(tmp_path, machines, n):
+    """Machines with different numbers of ranks, groups whose order interleaves them, arrays at and over the limit."""
+    said, log = run(
+        tmp_path,
+        machines,
+        n,
+        """
+import numpy as np
+from mpi4py import MPI
+from course_lib.collectives import Communicator
+world = Communicator()
+n, me, wrong = world.Get_size(), world.Get_rank(), []
+pair = world.Split(me // (n // 2) if n > 2 else 0, -me)
+groups = [world, world.Split(0, (me * 2) % n if n % 2 else (me // 2) + (me % 2) * n), world.Split(me % 2, -me), pair]
+for count in (1, 3, 256, 512, 1024, 1025, 2048, 2049, 4096):
+    for dtype in (np.float32, np.float64, np.int64):
+        for comm in groups:
+            size, rank, total = comm.Get_size(), comm.Get_rank(), None
+            drawn = [np.random.default_rng([count, r]).integers(-99, 99, count * size).astype(dtype) for r in comm.ranks]
+            mine = drawn[rank]
+            total = np.empty_like(mine)
+            comm.Allreduce(mine, total)
+            part, gathered = np.empty(count, dtype), np.empty((size, count), dtype)
+            comm.Reduce_scatter(mine, part)
+            comm.Allgather(mine[:count], gathered)
+            comm.Barrier()
+            expected = sum(drawn)
+            same = (total == expected).all(), (part == expected.reshape(size, count)[rank]).all(), (gathered == [d[:count] for d in drawn]).all()
+            wrong += [] if all(same) else [(count, dtype.__name__, size, same)]
+say(wrong)
+""",
+    )
+    assert said == [["[]"]] * n, log
+
+
+@pytest.mark.slow
+def test_a_started_call_that_differs_fails_alone(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        4,
+        """
+import numpy as np
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank, totals = comm.Get_rank(), [np.empty(2), np.empty(3), np.empty(2)]
+half = comm.Split(rank // 2)  # on one machine: its calls use the same slots
+for odd in range(4):
+    sizes = (2, 2 if rank == odd else 3, 2)
+    outs = [np.empty(size) for size in sizes]
+    requests = [comm.Iallreduce(np.ones(size), out) for size, out in zip(sizes, outs)]
+    half.Allreduce(np.ones(2), np.empty(2))
+    for k, request in enumerate(requests):
+        try:
+            request.Wait()
+            say(odd, k, outs[k][0])
+        except Exception as error:
+            say(odd, k, type(error).__name__, f"rank {odd}" in str(error))
+""",
+    )
+    expected = [line for odd in range(4) for line in (f"{odd} 0 4.0", f"{odd} 1 MismatchError True", f"{odd} 2 4.0")]
+    assert said == [expected] * 4, (said, log)
