@@ -160,8 +160,7 @@ def test_a_kernel_inside_a_job_asks_for_one_of_its_own(no_job, slurm):
 def test_when_srun_is_gone_with_its_machine_the_job_ends(no_job, slurm):
     """Not even the process that watches for the kernel's end is left."""
     kernel = program(slurm)
-    while "up" not in kernel.stdout.readline():
-        pass
+    assert any("up" in line for line in kernel.stdout), "the kernel ended before its ranks were up"
     family = [p for p in psutil.process_iter() if " ask 4 " in " ".join(line_of(p)) or (line_of(p) and line_of(p)[0].endswith("srun"))]
     mine = [p for p in family if environment_of(p).get("SLURM_CONF") == slurm.environment["SLURM_CONF"]]
     for process in mine:
