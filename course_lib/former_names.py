@@ -55,7 +55,6 @@ FORMER_MODULES = {
 FORMER_SYMBOLS = {  # former names within these modules that students' own code has used
     "course_lib.gpt.block": {"alone": "no_communication"},
     "course_lib.gpt.flat": {"Flat": "FlatBuffer"},
-    "course_lib.gpt.survey": {"moments": "gathered_blocks"},
     "course_lib.gpt.units": {"Tell": "PrintHooks"},
 }
 

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 
 from course_lib import cluster, sim
-from course_lib.sim.schedule.compare_measured import span_seconds
 
 TURNS = 5
 NAME = "one_forward_one_backward_step"
@@ -26,7 +25,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
         ranks.run(f"import sys; sys.path.insert(0, {folder!r}); from transformer_impl import {NAME}")
         for _ in range(TURNS):
             _, panels, _ = sim.compare_with_simulation(ranks, {"1F1B": NAME}, 4 if (os.cpu_count() or 1) > 3 else 2)
-            took, expected = (span_seconds(panels[f"1F1B, {kind}"]) for kind in ("measured", "simulated"))
+            took, expected = (panels[f"1F1B, {kind}"].seconds for kind in ("measured", "simulated"))
             apart.append(abs(took / expected - 1))
         ranks.stop()
     yield "pipeline-1f1b-measured/simulated-apart", apart, 0.15

@@ -14,8 +14,8 @@ from course_lib.mesh import Mesh
 from course_lib.plots.animation import Animation, ring
 from course_lib.plots.charts import bars, drift, lines, losses, memory, stacked, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
-from course_lib.plots.pipeline import gathered, timeline
 from course_lib.plots.placements import kinds, operators, products
+from course_lib.plots.trace.still import timeline
 from course_lib.utils import wording
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "color",
     "drift",
     "exchange",
-    "gathered",
     "groups",
     "holdings",
     "images",

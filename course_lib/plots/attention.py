@@ -1,20 +1,13 @@
-"""Figures of causal attention with the sequence split over the ranks: each rank's work, the steps of the ring, and their times."""
+"""Figures of causal attention with the sequence split over the ranks: each rank's work, and the steps of the ring."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from course_lib.plots.animation import Animation
-from course_lib.plots.figures import INK, PALE, Picture, color, new_figure, slide_width
-from course_lib.utils import wording
+from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
 
 ChunksByRank = Sequence[Sequence[int]]  # chunks of each rank
-COMPUTES, WAITS_FOR_RANK, WAITS_FOR_LINK = "computes", "waits for the other rank", "waits for the message on its way"
-RING_LOOKS = {  # of what a rank does in `ring_times`; it computes in its own colour
-    COMPUTES: {},
-    WAITS_FOR_RANK: {"facecolor": "white", "edgecolor": "#777777", "hatch": "////", "linewidth": 0},
-    WAITS_FOR_LINK: {"facecolor": "#555555"},
-}
 
 
 def _owners(held: ChunksByRank) -> dict[int, int]:
@@ -121,56 +114,3 @@ def _ring(axes, whose: Sequence[int]) -> None:
         axes.text(1.05, r + 0.45, f"K, V of rank {other}", ha="left", va="center", fontsize=9, color=INK)
     axes.set(xlim=(-2.4, 4.6), ylim=(n + 0.1, -0.2), aspect="equal")
     axes.axis("off")
-
-
-def ring_times(measured: Sequence[Mapping[str, tuple]], title: str) -> Picture:
-    """Draw when each rank computes in a pass round the ring, and what it waits for; one panel a run, all to the same scale.
-
-    Parameters
-    ----------
-    measured : sequence of mapping of str to tuple
-        For each rank and run, what `check.attention.ring_time.time_ring` returned.
-    title : str
-        Title of the figure; each panel shows its duration, and the share of the time in which ranks computed.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
-    runs = {name: [each[name] for each in measured] for name in measured[0]}
-    height = 0.9 + len(runs) * (0.5 + 0.34 * len(measured))
-    figure = Figure(figsize=(slide_width(9.6, height), height), layout="constrained")
-    figure.suptitle(title, fontsize=12, color=INK)
-    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
-    longest = max(end for ranks in runs.values() for _, end in ranks)
-    said = []
-    for axes, (name, ranks) in zip(panels, runs.items(), strict=True):
-        last = max(end for _, end in ranks)
-        for r, (waits, end) in enumerate(ranks):
-            for kind, spans in _spans(waits, end).items():
-                bars = [(1e3 * a, 1e3 * (b - a)) for a, b in spans]
-                axes.broken_barh(bars, (r - 0.42, 0.84), **RING_LOOKS[kind] | ({"facecolor": color(r)} if kind == COMPUTES else {}))
-            axes.broken_barh([(1e3 * end, 1e3 * (last - end))], (r - 0.42, 0.84), facecolor=PALE)
-        busy = sum(b - a for waits, end in ranks for a, b in _spans(waits, end)[COMPUTES]) / (last * len(ranks))
-        said.append(f"{name}: {wording.seconds(last)}, ranks compute {busy:.0%} of the time")
-        axes.set_title(said[-1], fontsize=10, color=INK)
-        axes.set(xlim=(0, 1e3 * longest), ylim=(len(ranks) - 0.5, -0.5), yticks=range(len(ranks)))
-        axes.set_yticklabels([f"rank {r}" for r in range(len(ranks))], fontsize=9)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel("time, ms")
-    legend = [Patch(**{"facecolor": color(0), "label": kind} | look) for kind, look in RING_LOOKS.items()]
-    legend.append(Patch(facecolor=PALE, label="done: waits for the last rank"))
-    figure.legend(handles=legend, fontsize=8, frameon=False, loc="outside lower center", ncols=4, labelcolor=INK)
-    return Picture(figure, f"{title}. {'; '.join(said)}.")
-
-
-def _spans(waits: Sequence[tuple[float, float, float]], end: float) -> dict[str, list[tuple[float, float]]]:
-    """Intervals in which a rank computes, waits for the other rank, and waits for a message on its way."""
-    spans: dict[str, list[tuple[float, float]]] = {kind: [] for kind in RING_LOOKS}
-    free = 0.0
-    for begin, on_the_way, arrived in waits:
-        spans[COMPUTES].append((free, begin))
-        spans[WAITS_FOR_RANK].append((begin, on_the_way))
-        spans[WAITS_FOR_LINK].append((on_the_way, arrived))
-        free = arrived
-    spans[COMPUTES].append((free, end))
-    return spans

@@ -7,7 +7,7 @@ from course_lib.sim.core.errors import Deadlock, MissingValue, OutOfMemory, Simu
 from course_lib.sim.core.hardware import A100, FREE_COMMUNICATION, H100, LAYER, Hardware, Layer, Link
 from course_lib.sim.core.model import Model
 from course_lib.sim.core.values import Activation, ActivationGrad, OptState, Weight, WeightGrad
-from course_lib.sim.schedule.compare_measured import compare_with_simulation, fastest_steps
+from course_lib.sim.schedule.compare_measured import compare_with_simulation
 from course_lib.sim.schedule.simulation import Result, run
 from course_lib.sim.schedule.stats import get_model_theoretical_best_time, get_training_stats
 from course_lib.sim.schedule.trace import write_chrome_trace
@@ -35,7 +35,6 @@ __all__ = [
     "WeightGrad",
     "calibrate",
     "compare_with_simulation",
-    "fastest_steps",
     "get_global_batch_list",
     "get_model_theoretical_best_time",
     "get_next_microbatch",

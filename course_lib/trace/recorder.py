@@ -7,6 +7,7 @@ the time of a trace), and an operation one comparison.
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -54,6 +55,12 @@ class Event(NamedTuple):
     peer: int = -1
     tag: int = -1
     of: str = ""
+
+    @property
+    def label(self) -> str:
+        """Number in a span's only label, such as that of a micro-batch or a block; empty if there is none, or more than one label."""
+        found = re.fullmatch(r"[^\d,]* (\d+)", self.of)
+        return found[1] if found else ""
 
 
 class Recorder:

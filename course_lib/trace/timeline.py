@@ -110,10 +110,12 @@ class Trace:
     """
 
     def __init__(self, ranks: Sequence[RankTrace], title: str = "Trace"):
-        self.ranks, self.title = list(ranks), title
+        ranks = list(ranks)
+        self._set_up(ranks, title, _arrivals(ranks), _other_sides(ranks))
+
+    def _set_up(self, ranks: list[RankTrace], title: str, arrivals: dict, other_sides: dict) -> None:
+        self.ranks, self.title, self._arrivals, self._other_sides = ranks, title, arrivals, other_sides
         self._by_rank = {r.rank: r for r in self.ranks}
-        self._arrivals = _arrivals(self.ranks)
-        self._other_sides = _other_sides(self.ranks)
         self.segments = {r.rank: self._segments(r) for r in self.ranks}
         self.flights = {r.rank: self._flights(r) for r in self.ranks}
 
@@ -139,6 +141,34 @@ class Trace:
             ranks.append(RankTrace(rank, begins[rank] - begin, reply["ended"] + shift, events, reply["dropped"], host))
         return cls(ranks, title)
 
+    def parts(self, name: str) -> list[Trace]:
+        """Return a trace for each time that the ranks were inside a span of this name: the first span of each rank, the second, and so on.
+
+        A part begins with its first rank. Calls that are only partly inside a rank's span are left out.
+        """
+        spans = {r.rank: sorted((e.begin, e.end) for e in r.events if e.kind == "span" and e.name == name) for r in self.ranks}
+        found = []
+        for i in range(max(map(len, spans.values()), default=0)):
+            inside = {rank: some[i] for rank, some in spans.items() if i < len(some)}
+            shift, ranks = -min(begin for begin, _ in inside.values()), []
+            for rank, (begin, end) in inside.items():
+                r = self._by_rank[rank]
+                events = [e for e in r.events if begin <= e.begin and e.end <= end and (e.kind, e.name) != ("span", name)]
+                ranks.append(RankTrace(rank, begin + shift, end + shift, [_shifted(e, shift) for e in events], r.dropped, r.host))
+            arrivals = {key: {rank: at + shift for rank, at in some.items()} for key, some in self._arrivals.items()}
+            other_sides = {key: _shifted(event, shift) for key, event in self._other_sides.items()}
+            found.append(Trace.__new__(Trace))
+            found[-1]._set_up(ranks, name, arrivals, other_sides)  # ranks outside of the span have come to its calls, too
+        return found
+
+    def fastest(self, name: str) -> Trace:
+        """Return the shortest part, the one that other programs disturbed least; see `parts`."""
+        parts = self.parts(name)
+        if not parts:
+            there = sorted({e.name for r in self.ranks for e in r.events if e.kind == "span"})
+            raise ValueError(f"the trace has no span {name!r}; it has {', '.join(map(repr, there)) or 'no spans'}.")
+        return min(parts, key=lambda part: part.seconds)
+
     @property
     def seconds(self) -> float:
         """Duration from the first rank's start to the last rank's end."""
@@ -161,11 +191,17 @@ class Trace:
         """Return the messages of which both sides are known."""
         sends = ((r.rank, e) for r in self.ranks for e in r.events if e.kind in ("send", "started send"))
         pairs = ((rank, e, self._other_sides.get(("send", *_message_key("send", rank, e)))) for rank, e in sends)
-        return [Arrow(rank, s.begin, s.peer, r.end, s.nbytes, s.ranks) for rank, s, r in pairs if r]
+        return [Arrow(rank, s.begin, s.peer, r.end, s.nbytes, s.ranks) for rank, s, r in pairs if r and s.peer in self._by_rank]
 
     def summaries(self) -> list[RankSummary]:
         """Return each rank's time by state, its waits and its bytes."""
         return [self._summary(r) for r in self.ranks]
+
+    @property
+    def computing(self) -> float:
+        """Share of the ranks' time in which they computed, 0 to 1; a rank that has ended waits for the last one."""
+        total = self.seconds * len(self.ranks)
+        return sum(s.end - s.begin for some in self.segments.values() for s in some if s.state == COMPUTING) / total if total else 0.0
 
     def straggler(self) -> tuple[int, float] | None:
         """Return the rank that the others waited for longest, and these seconds, summed over the others; None if nobody waited."""
@@ -216,8 +252,15 @@ class Trace:
         return found
 
     def _flights(self, trace: RankTrace) -> list[Flight]:
-        started = [event for event in trace.events if event.kind.startswith("started ")]
-        return [Flight(min(max(self._ready(trace.rank, e)[0], e.begin), e.end), e.end, e) for e in sorted(started, key=lambda e: e.begin)]
+        started = sorted((event for event in trace.events if event.kind.startswith("started ")), key=lambda e: e.begin)
+        return [self._flight(trace.rank, event) for event in started]
+
+    def _flight(self, rank: int, event: Event) -> Flight:
+        """Return a call in flight; a message has arrived when its receive has ended, even if its sender waits for it later."""
+        begin, end = max(self._ready(rank, event)[0], event.begin), event.end
+        if event.kind == "started send" and (other := self._other_sides.get(("send", *_message_key("send", rank, event)))):
+            end = min(end, max(other.end, event.begin))
+        return Flight(min(begin, end), end, event)
 
     def _summary(self, trace: RankTrace) -> RankSummary:
         seconds: dict[str, float] = dict.fromkeys(STATES, 0.0)

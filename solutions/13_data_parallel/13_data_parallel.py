@@ -27,6 +27,7 @@ from course_lib import datasets
 from course_lib.autograd import SGD, ArrayDataset, DataLoader, Linear, Sequential, Tanh, cross_entropy
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel, pytorch
+from course_lib.trace import span
 
 comm = Communicator()
 rank, size, data = comm.Get_rank(), comm.Get_size(), datasets.load("digits")
@@ -191,6 +192,23 @@ without = train(network(seed=0))
 # %% Draw how far apart they are tags=["folded", "slide-50"]
 curves = {"with the wrapper": ranks.pull("with_wrapper")[0], "without": ranks.pull("without")[0]}
 plots.lines(curves, "How far apart the ranks' models are", "step", "largest difference in a weight")
+
+# %% [markdown] tags=["slide-50"]
+# ## Where does the time go?
+# `--trace` records what each rank does while a cell runs, and draws it below. Here, rank 3 gets more samples than the others. How long do
+# they compute, and how long do they wait, for whom and where?
+
+# %% Trace three steps tags=["experiment", "slide-50"]
+# %%px --trace # Three steps, one rank with more samples
+slow, times_as_many = 3, 4  # try another rank, and another number
+model, copies = DistributedDataParallel(network(seed=0)), times_as_many if rank == slow else 1
+x, y = np.tile(data.x_train, (2 * copies, 1)), np.tile(data.y_train, 2 * copies)
+comm.Barrier()
+for _ in range(3):
+    with span("forward"):
+        loss = cross_entropy(model(x), y)
+    with span("backward"):
+        loss.backward()
 
 # %% [markdown] tags=["slide-all"]
 # ## The same in PyTorch

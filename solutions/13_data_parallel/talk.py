@@ -63,6 +63,10 @@
 # %% [markdown] tags=["fragment"]
 # Yes: the mean over the ranks is the mean over 64 samples.
 
+# %% [markdown] after="Trace three steps" tags=["notes"]
+# Ask who waits before you run it: everybody for rank 3, at the end of each backward. The wrapper starts an all-reduce when a bucket is full,
+# and waits at the end. On a busy machine, other ranks are late at times, too: the table says for whom each rank waited.
+
 # %% [markdown] after="Beside PyTorch" tags=["notes"]
 # This needs PyTorch on the machine; otherwise the cell says how to get it. Each rank initializes its own model here, and the wrapper's
 # broadcast makes them equal. Ask why the difference is not exactly zero: the numbers are added in a different order, so the sums are

@@ -18,7 +18,6 @@ import numpy as np
 
 from course_lib import cluster, plots
 from course_lib.check.data.ddp.check import DdpCheck
-from course_lib.plots import timings
 
 ranks = cluster.start(4)
 
@@ -28,9 +27,10 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, Tensor, after_backward, cross_entropy, operations
+from course_lib.check.data.ddp.device import Device, OpenRequests
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
-from course_lib.plots import timings
+from course_lib.trace import span
 
 comm = everyone = Communicator()
 
@@ -212,29 +212,43 @@ check.passed()
 # In which of them is the step shorter? This MPI library moves data only while a rank is inside one of its calls, such as `Wait` or `Test`
 # (this is called *progress*). Other libraries have a thread, a network card or a GPU that moves data by itself.
 
-# %% Time three ways tags=["experiment", "slide-50"]
+# %% Three ways to take a step tags=["experiment", "slide-50"]
 # %%px
 units, samples, layer_ms = 1024, 16, 4.0  # try 1.0: too short to hide an all-reduce
 pair = everyone.Split(color=everyone.Get_rank() // 2)  # ranks 0 and 1, ranks 2 and 3
-comm = recorder = timings.Recorder(pair)
-ways = {  # whether Iallreduce waits at once; what happens while the device computes
-    "wait in the hook": (True, None),
-    "wait at the end": (False, None),
-    "and call Test": (False, recorder.test),
+ways = {  # whether Iallreduce waits at once; whether Test is called meanwhile
+    "wait in the hook": (True, False),
+    "wait at the end": (False, False),
+    "and call Test": (False, True),
 }
-x, y, steps = np.ones((samples, units), np.float32), np.zeros(samples, int), {}
-everyone.Barrier()
-for name, (at_once, meanwhile) in ways.items() if everyone.Get_rank() < 2 else ():
-    recorder.blocking, marks, parts = at_once, [], []
-    for _ in range(4):
-        device = timings.GradientTimer(marks, layer_ms / 1000, meanwhile)
-        parts += [Linear(units, units, bias=False), device, Tanh()]
-    steps[name] = timings.median_step(MyDP(Sequential(*parts)), marks, x, y, recorder)
-comm = everyone
+x, y = np.ones((samples, units), np.float32), np.zeros(samples, int)
+
+
+def take_steps(count=5):
+    global comm
+    for name, (at_once, tests) in ways.items() if everyone.Get_rank() < 2 else ():
+        comm, parts = OpenRequests(pair, at_once), []
+        for _ in range(4):
+            device = Device(layer_ms / 1000, comm.test if tests else None)
+            parts += [Linear(units, units, bias=False), device, Tanh()]
+        model = MyDP(Sequential(*parts))
+        for _ in range(count):
+            for p in model.parameters():
+                p.grad = None
+            comm.Barrier()
+            with span(name):
+                with span("forward"):
+                    loss = cross_entropy(model(x), y)
+                with span("backward"):
+                    loss.backward()
+    comm = everyone
+
 
 # %% Draw the steps tags=["folded", "slide-50"]
-first, second = ranks.pull("steps")[:2]
-timings.draw({name: (first[name], second[name]) for name in first}, "A step on two ranks: four layers, an all-reduce for each")
+with ranks.trace(show=False) as traces:
+    ranks.call("take_steps")
+fastest = {name: traces[0].fastest(name) for name in ranks.pull("ways")[0]}
+plots.timeline(fastest, "A step on two ranks: four layers, an all-reduce for each; the fastest of five")
 
 # %% [markdown] tags=["slide-50"]
 # How large should a bucket be? Small ones pay an all-reduce's latency more often. A large one starts late, when little is left to overlap it

@@ -42,13 +42,13 @@
 # Ask for a ranking before the next cell. Most people put the second way first, since it waits for nothing until the end. But while the
 # process sleeps, nobody moves the data: starting a transfer is not the same as doing it.
 
-# %% [markdown] after="Time three ways" tags=["notes"]
-# Ranks 2 and 3 only help to create the pair and then do nothing, so that two ranks have the machine to themselves. `GradientTimer` lets the
-# gradient through, records the time, and pauses; for each way, we keep the step of median duration, not the best one.
+# %% [markdown] after="Three ways to take a step" tags=["notes"]
+# Ranks 2 and 3 only help to create the pair and then do nothing, so that two ranks have the machine to themselves. `Device` lets the
+# gradient through and pauses, and the spans name parts of the trace. The next cell takes five steps in each way and draws the fastest.
 
 # %% [markdown] after="Draw the steps" tags=["notes"]
-# The dark bars are transfers. First way: computing and transfers take turns. Second way: all transfers begin early and end together, in the
-# first Wait. Third way: each ends while the next layer is computed. On a busy machine the picture is less clear; run the cell again.
+# The thin bars under the rows are all-reduces in flight. First way: computing and transfers take turns. Second way: all transfers begin
+# early and end together, in the first Wait. Third way: each ends while the next layer is computed. On a busy machine, run the cell again.
 
 # %% [markdown] after="Draw the steps" tags=["slide-50"]
 # ## A question for the room

@@ -115,8 +115,8 @@ print(result)
 result
 
 # %% [markdown] tags=["slide"]
-# Each row is a rank, and each box is a micro-batch with its number. The communication is shown below the boxes. Where a row is pale, the
-# rank is not computing: that is a **bubble**. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and
+# Each row is a rank, and each box is a micro-batch with its number. Where a rank waits for others, its row is hatched, and where it waits
+# for data on the way, dark: there it is not computing, and that is a **bubble**. The thin bars below a row are communication. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and
 # where does it fall?
 #
 # ## Freeing memory

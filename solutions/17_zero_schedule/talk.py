@@ -51,8 +51,8 @@
 # Ask what became of part 16's gradient accumulation: it no longer saves any communication.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
-# This is the run behind the bar for micro-batches of 16: almost two thirds of the picture is pale. Point at one backward box: the grey before it is the
-# all-gather, the grey after it the reduce-scatter. Nothing overlaps here yet.
+# This is the run behind the bar for micro-batches of 16: almost two thirds of the picture is transfers. Point at one backward box: before
+# it is the all-gather, after it the reduce-scatter. Nothing overlaps here yet.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["slide-50"]
 # ## A question for the room

@@ -163,7 +163,7 @@ check.run(**sizes).draw("A pipeline with the whole batch")
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Most of the picture is pale: one rank computes while the others wait. The **bubble fraction** is the part of the ranks' time in which they
+# Most of the picture is hatched: one rank computes while the others wait. The **bubble fraction** is the part of the ranks' time in which they
 # compute nothing. Even with free messages it is $(p - 1)/p$ for p ranks. Here are eight layers on more and more ranks:
 
 # %% Draw the utilization by ranks tags=["folded"]

@@ -67,8 +67,8 @@
 # It saves memory: no two ranks hold the same layer. And it sends little.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
-# Point at the long grey bar under rank 7, and under rank 8 on the way back: that is where the message leaves the NVLink domain, and it
-# takes 12 instead of 1.8 ms. MFU is 4.3%. Ask how to fill the pale part: by cutting the batch into micro-batches, which is part 19.
+# Point at the long transfer between ranks 7 and 8, and back again: that is where the message leaves the NVLink domain, and it
+# takes 12 instead of 1.8 ms. MFU is 4.3%. Ask how to fill the hatched part: by cutting the batch into micro-batches, which is part 19.
 
 # %% [markdown] after="Slow down a stage" tags=["notes"]
 # Let the room predict before you open the cell. T grows from 76 to 104 ms, by the slow rank's extra time only; the bubble fraction falls from

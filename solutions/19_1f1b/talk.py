@@ -74,7 +74,7 @@
 # So memory favors small micro-batches, and so do the bubbles; only messages and small matrix products push the other way.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
-# Look for the grey line under ranks 7 and 8. A message takes 1.5 ms there, and the forward of a rank's two layers 0.6 ms, so this one link
+# Look at ranks 7 and 8, which hardly do anything but send and receive. A message takes 1.5 ms there, and the forward of a rank's two layers 0.6 ms, so this one link
 # sets the pace for everyone. The formula says a bubble fraction of 24%; the picture has 57%.
 
 # %% [markdown] after="Slow down a stage" tags=["notes"]

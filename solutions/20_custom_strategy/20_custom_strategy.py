@@ -203,7 +203,7 @@ for settings in score.SETTINGS:
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# Where is it pale? Those are the places to work on.
+# Where do ranks not compute? Those are the places to work on.
 
 # %% Draw 32 ranks tags=["folded"]
 sizes = score.SETTINGS[0]  # or dict(world_size=..., num_layers=..., and so on)

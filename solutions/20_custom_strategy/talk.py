@@ -55,8 +55,8 @@
 # 95% goes.
 
 # %% [markdown] after="Draw 32 ranks" tags=["notes"]
-# Point at the pale strip on the left: all ranks wait 8 ms for their inputs from the host. The small grey marks are the exchanges, each
-# hidden under the backward of the layers that follow. Smaller micro-batches would shorten the strip: a rank could start on the first while
+# Point at the grey strip on the left: all ranks wait 8 ms for their inputs from the host. The thin bars are the exchanges, each
+# hidden behind the backward of the layers that follow. Smaller micro-batches would shorten the strip: a rank could start on the first while
 # the others arrive.
 
 # %% [markdown] after="Draw 32 ranks" tags=["slide-50"]
@@ -73,7 +73,7 @@
 # 4.0 ms, a layer's backward 2.3 ms.
 
 # %% [markdown] after="With four ranks and eight layers, you can see the details." tags=["notes"]
-# Follow one layer: its backward in orange, then its exchange in grey below the next orange box, then its update in green. The solution
+# Follow one layer: its backward in orange, then its exchange, a thin bar below the next orange box, then its update in green. The solution
 # shards only in groups of eight, so with four ranks the only exchange is an all-reduce among all of them. Memory grows by one activation
 # per layer, and the last updates on the right have nothing left to hide behind.
 

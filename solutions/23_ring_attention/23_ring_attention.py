@@ -16,6 +16,7 @@ import numpy as np
 from course_lib import cluster, plots, saving
 from course_lib.check.attention.kernels import MergeAndZigzagCheck, peak_memory_by_length
 from course_lib.check.attention.ring_attention import RingAttentionCheck
+from course_lib.check.attention.ring_time import time_ring
 from course_lib.plots import attention
 
 ranks = cluster.start(4)
@@ -25,7 +26,6 @@ ranks = cluster.start(4)
 import numpy as np
 from course_lib.autograd import Tensor
 from course_lib.autograd.block_attention import block_attention, block_backward, positions
-from course_lib.check.attention.ring_time import time_ring
 from course_lib.collectives import Communicator
 
 everyone = Communicator()
@@ -248,15 +248,17 @@ check.passed()
 # So beyond some length, the transfer is hidden entirely (Liu et al., section 3). Predict that length for these speeds, and try it.
 
 # %% Time a pass round the ring tags=["experiment", "slide-50"]
-# %%px
 heads, length, d = 1, 4096, 16  # length: positions of the whole sequence
 flop_rate, bandwidth = 2e9, 10e6  # FLOP/s of a rank, bytes/s of a link: slow ones
-sizes = (1, heads, length, d), flop_rate, bandwidth
-times = {"plain": time_ring(*sizes, plain=True), "zigzag": time_ring(*sizes)}
-times["zigzag, overlapped"] = time_ring(*sizes, overlap=True)
+sizes = dict(shape=(1, heads, length, d), flop_rate=flop_rate, bandwidth=bandwidth)
+runs = {"plain": dict(plain=True), "zigzag": {}, "zigzag, overlapped": dict(overlap=True)}
+with ranks.trace(show=False) as traces:
+    for name, how in runs.items():
+        ranks.call(time_ring, sizes | how | dict(name=name))
 
 # %% Draw the times tags=["folded", "slide-50"]
-attention.ring_times(ranks.pull("times"), "Ring attention, forward, at the given speeds")
+fastest = {name: trace.fastest(name) for name, trace in zip(runs, traces, strict=True)}
+plots.timeline(fastest, "Ring attention, forward, at the given speeds: the fastest pass of five")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs

@@ -65,11 +65,11 @@
 
 # %% [markdown] after="Time a pass round the ring" tags=["notes"]
 # The blocks' times are made up, and asleep: four ranks on two cores would only show who gets a core. Messages, order and waits are real. For
-# the room, change `bandwidth` to 5e6, and run both cells again: the dark parts come back.
+# the room, change `bandwidth` to 5e6, and run both cells again: the transfers come back.
 
 # %% [markdown] after="Draw the times" tags=["notes"]
-# Top: hatched and pale is waiting for another rank, and rank 3 never does. Ask why rank 0, with a sixteenth of the work, is not done long
-# before: its K and V come from rank 3, which passes them on only between two blocks. Middle: nobody waits for anybody, all wait for the link. Bottom:
+# Top: hatched is waiting for another rank, and rank 3 never does. Ask why rank 0, with a sixteenth of the work, is not done long
+# before: its K and V come from rank 3, which passes them on only between two blocks. Middle: nobody waits for anybody, all wait for the link (solid). Bottom:
 # the link works while the ranks do. Plain to zigzag saves 3.5 to 2 blocks' time; overlap saves three transfers.
 
 # %% [markdown] after="## What it costs" tags=["notes"]

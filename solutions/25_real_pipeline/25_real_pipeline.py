@@ -30,6 +30,7 @@ from course_lib import memory
 from course_lib.collectives import Communicator
 from course_lib.gpt.model import Sizes, Stage, layers
 from course_lib.gpt.model.stage import PacedStage
+from course_lib.trace import span
 
 everyone = Communicator()
 rank = everyone.Get_rank()
@@ -58,24 +59,20 @@ plots.bars({f"rank {r}": nbytes for r, nbytes in enumerate(ranks.pull("held"))},
 #
 # `stage.forward(k, x, labels)` takes micro-batch k through a stage. On the first rank, x is the tokens; on the others, it is what the
 # previous rank has sent. The call returns what to pass on, or, on the last rank, the loss. `stage.buffer(tokens)` is an empty array to
-# receive into. What does rank 3 do while rank 0 works? (`stage.done` records the times, for the picture.)
+# receive into. What does rank 3 do while rank 0 works? `--trace` shows it below the cell.
 
-# %% Forward, one after the other tags=["slide-50"]
-# %%px
-stage = Stage(layers(sizes, 4, rank), sizes.width)
-x, labels = micro_batches[0]
+# %% Forward, one after the other tags=["slide"]
+# %%px --trace # One micro-batch, forward
+k = len(stage.done)  # another micro-batch each time that you run this cell
+x, labels = micro_batches[k % 8]
 if rank > 0:
     x = stage.buffer(x)
     everyone.Recv(x, source=rank - 1)
-out = stage.forward(0, x, labels)
+out = stage.forward(k, x, labels)
 if rank < 3:
     everyone.Send(out, dest=rank + 1)
 else:
     print("loss", round(out, 3), "at first; guessing costs", round(np.log(64), 3))
-done = stage.done
-
-# %% Draw the clock tags=["folded", "slide"]
-plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: GPipe
@@ -229,21 +226,26 @@ slow, factor = 1, 2.0  # try stages 0 and 3, and other factors
 forward, backward, count = 0.02, 0.04, 8  # seconds for a micro-batch; micro-batches
 step = one_forward_one_backward_step  # or gpipe_step
 
-small, steps = Sizes(vocabulary=64, width=16, heads=2, depth=4, length=8), {}
+small = Sizes(vocabulary=64, width=16, heads=2, depth=4, length=8)
 little = [(t[:1, :8], labels[:1, :8]) for t, labels in (micro_batches * count)[:count]]
-for name, times in ("equal stages", 1.0), (f"stage {slow} slow", factor):
-    pace = dict(forward=forward, backward=backward)
-    if rank == slow:
-        pace = {kind: seconds * times for kind, seconds in pace.items()}
-    steps[name] = []
-    for _ in range(3):
-        paced = PacedStage(layers(small, 4, rank), small.width, **pace)
-        everyone.Barrier()
-        step(paced, little, everyone)
-        steps[name].append(paced.done)
+runs = {"equal stages": 1.0, f"stage {slow} slow": factor}
+
+
+def take_steps():
+    for name, times in runs.items():
+        times = times if rank == slow else 1.0
+        pace = dict(forward=forward * times, backward=backward * times)
+        for _ in range(3):
+            paced = PacedStage(layers(small, 4, rank), small.width, **pace)
+            everyone.Barrier()
+            with span(name):
+                step(paced, little, everyone)
+
 
 # %% Draw the slow stage tags=["folded", "slide-50"]
-fastest = sim.fastest_steps(ranks.pull("steps"))
+with ranks.trace(show=False) as traces:
+    ranks.call("take_steps")
+fastest = {name: traces[0].fastest(name) for name in ranks.pull("runs")[0]}
 plots.timeline(fastest, "The same step, with equal stages and with a slow one, the fastest of three")
 
 # %% [markdown] tags=["slide-50"]

@@ -12,13 +12,10 @@
 
 # %% [markdown] after="Forward, one after the other" tags=["notes"]
 # All ranks run this same cell; the `if`s make them differ. Only rank 3 prints: a loss of 4.62, half a nat above the guess of 4.16, because
-# random logits are worse than equal ones.
+# random logits are worse than equal ones. In the picture, a blue staircase: at any time only one rank works, and the others wait. Ask what
+# each rank could do in the hatched part, and keep the answers for the next slide.
 
-# %% [markdown] after="Draw the clock" tags=["notes"]
-# A staircase: at any time only one rank works, so three quarters of the picture is idle time. Ask what each rank could do in the grey part,
-# and keep the answers for the next slide.
-
-# %% [markdown] after="Draw the clock" tags=["slide"]
+# %% [markdown] after="Forward, one after the other" tags=["slide"]
 # ## A question for the room
 #
 # Each rank waits three quarters of the time. What would help?
@@ -68,15 +65,15 @@
 # Because of memory: bubbles shrink with more micro-batches, and in GPipe the activations of every one of them are in memory.
 
 # %% [markdown] after="## One slow stage" tags=["notes"]
-# Collect guesses. The slowest stage sets the pace: 8 times 120 ms for it, and 60 ms for each of the other three, 1140 ms instead of 660. The
-# bubble grows from 27 to 47 percent, because three ranks wait for one.
+# Collect guesses. The slowest stage sets the pace: 8 times 120 ms for it, and the time until the first micro-batch arrives and after the
+# last one leaves, 1060 ms instead of 660. The ranks compute 57 instead of 73 percent of the time: three of them wait for one.
 
 # %% [markdown] after="Slow one stage down" tags=["notes"]
-# Change `slow` to 0 and to 3: the total stays the same, only the place of the grey changes. Then try a factor of 1.25: even that costs all
+# Change `slow` to 0 and to 3: 1020 and 1140 ms, and the hatching moves. Then try a factor of 1.25: even that costs all
 # four ranks 120 ms in 660.
 
 # %% [markdown] after="Draw the slow stage" tags=["notes"]
-# The slow rank has no gaps in the middle, all others do. What helps is to move a layer to another rank: that is why the first and the last
+# The slow rank never waits in the middle, all others do. What helps is to move a layer to another rank: that is why the first and the last
 # stage often get fewer blocks. More micro-batches hardly help: they shorten only the beginning and the end.
 
 # %% [markdown] after="## What it costs" tags=["notes"]

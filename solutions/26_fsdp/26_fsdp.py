@@ -32,6 +32,7 @@ from course_lib.ddp import DistributedDataParallel
 from course_lib.gpt import pytorch
 from course_lib.gpt.fsdp import FlatBuffer, Hooked, PrintHooks, hook, profile, units
 from course_lib.gpt.model import Sizes, layers
+from course_lib.gpt.model.decoder import loss_of
 
 everyone = Communicator()
 
@@ -253,21 +254,22 @@ FsdpCheck("clip_gradients", ranks).clipping(4).passed()
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# The first picture shows a step with your wrapper, as rank 0 sees it: what lies next to the diagonal? The second shows what a rank keeps
-# between steps, with plain data parallelism (part 13's wrapper) and with yours. Without sharding, that is four arrays the size of the
-# model: parameters, gradients, and Adam's two moments.
+# The first picture shows a step with your wrapper. The numbers are the blocks that run, the thin bars gathers in flight: are they hidden?
+# The second shows what a rank keeps between steps, with part 13's wrapper and with yours. Without sharding, that is four arrays of the
+# model's size: parameters, gradients, and Adam's two moments.
 
 # %% Train in both ways tags=["folded", "skip"]
 # %%px
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)
-batch = 2
-tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (batch, sizes.length))  # different texts on each rank
+tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (2, sizes.length))  # different texts on each rank
 plain = profile.train(partial(DistributedDataParallel, shared=False), partial(layers, sizes), everyone, tokens)
 sharded = profile.train(FullyShardedDataParallel, partial(layers, sizes), everyone, tokens)
-moments, names = profile.gathered_blocks(FullyShardedDataParallel, layers(sizes), everyone, tokens)
+model = profile.name_blocks(FullyShardedDataParallel(Sequential(*layers(sizes)), everyone))
 
-# %% Draw the blocks of a step tags=["folded", "slide"]
-plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 during a step")
+# %% A step with your wrapper, block by block tags=["folded", "slide"]
+# %%px --trace
+everyone.Barrier()
+loss_of(model(tokens), np.roll(tokens, -1, axis=1)).backward()
 
 # %% Draw the memory tags=["folded", "slide-50"]
 plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ranks.pull("sharded")[0]["kept"]}, "Kept between steps")

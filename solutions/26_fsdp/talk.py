@@ -65,9 +65,10 @@
 # Ask for the ratio of the two bars before you show them. Parameters, gradients and both moments are all sharded, so it is the number of
 # ranks: four.
 
-# %% [markdown] after="Draw the blocks of a step" tags=["notes"]
-# Read it column by column: the colored block is running, and the grey one next to it is being gathered. In the forward pass that is the block below,
-# in the backward pass the one above. There are never more than two in a column.
+# %% [markdown] after="A step with your wrapper, block by block" tags=["notes"]
+# Zoom into the forward pass: under each block is the gather of the next one, in the backward pass that of the one before. Between two blocks
+# ranks are in `Wait` or, in backward, in `Reduce_scatter`. A gather ends only when its rank waits: this MPI moves data only in its calls
+# (part 14), and four ranks share the cores. The table says how much was hidden all the same.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # About four to one. The bars do not show the step itself: up to two whole blocks, and the activations, which this method does not shard.

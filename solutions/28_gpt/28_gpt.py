@@ -217,6 +217,16 @@ sent = {name: found["moved"][rank] for name, found in runs.items()}
 plots.stacked(sent, f"Bytes that rank {rank} sends in a step, {Settings(**sizes).name}")
 
 # %% [markdown] tags=["slide-50"]
+# When does a rank send, and when does it wait? Here is one step on the first grid. Find an exchange of each axis. Which ones can a rank not
+# hide behind its own work?
+
+# %% A step on the first grid tags=["folded", "slide"]
+students.have_run(results)
+train(steps=2, **grids[0])
+with ranks.trace(f"A step, {grid.name}"):
+    ranks.call("steps", {"count": 1})
+
+# %% [markdown] tags=["slide-50"]
 # And here is the memory of each rank on a grid of your choice. Why do the ranks of the two stages differ? What changes without `fsdp`?
 
 # %% Draw the memory tags=["folded", "slide"]

@@ -78,6 +78,10 @@
 # Twice the batch: cp and tp double, from 5.2 and 5.6 MB, and dp stays at 4.2. Half as many texts of twice the length: nothing changes, only the
 # work of attention doubles. Twice the width: cp and tp double, dp is almost four times as large.
 
+# %% [markdown] after="A step on the first grid" tags=["notes"]
+# Arrows are the pipeline's messages. Inside forward and backward are the exchanges of tp, two per block and pass; at the end those of dp and
+# the norm for clipping. Only the messages between stages can be hidden: the next block needs what tp exchanges.
+
 # %% [markdown] after="And here is the memory of each rank on a grid of your choice. Why do the ranks of the two stages differ? What changes without `fsdp`?" tags=["notes"]
 # There are two reasons to collect: the first stage has the embedding and the last one the output matrix, and in 1F1B the first stage has
 # two micro-batches in flight, and the last just one. The logits are on the last stage alone.

@@ -238,8 +238,8 @@ pictures.grids(report.grid_times(large, place), "175B on 1,024 × A100, seconds 
 # %% [markdown] tags=["slide"]
 # ## The winner
 #
-# Here is a step of the configuration that `plan` chooses: where does it wait, and what fills the memory when? Below each rank's work are
-# its messages, and then what the replicas exchange. Tensor parallel exchanges are part of forward and backward.
+# Here is a step of the configuration that `plan` chooses: where does it wait, and what fills the memory when? Thin bars below a
+# stage are what is in flight: messages to the next stage, and at the end what replicas exchange. Tensor parallel exchanges are part of forward and backward.
 
 # %% Draw the winner tags=["folded", "slide"]
 winner = simulate(large, place, check.choose(large, place)[0].configuration)

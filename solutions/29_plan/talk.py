@@ -91,12 +91,12 @@
 # the fewer devices are left to share the model's memory.
 
 # %% [markdown] after="## The winner" tags=["notes"]
-# Collect guesses for where it is pale: at the start and the end, because of the pipeline. And ask which stage needs the most memory: the
+# Collect guesses for where stages wait: at the start and the end, because of the pipeline. And ask which stage needs the most memory: the
 # first, which has the most micro-batches in flight.
 
 # %% [markdown] after="Draw the winner" tags=["notes"]
 # 17.2 s, MFU 61.5%, 75.4 of 80 GiB: the plateau of the memory is close to the dotted line, so the search has made good use of the memory.
-# The grey marks under the last orange bars are the replicas' exchanges, started as soon as a piece's gradients are there; only the last
+# The thin bars under the last orange ones are the replicas' exchanges, started as soon as a piece's gradients are there; only the last
 # ones stick out at the end.
 
 # %% [markdown] after="## What does it cost?" tags=["notes"]

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib import cluster, memory, plots
+from course_lib import cluster, memory
 from course_lib.autograd import Linear, Sequential, Tanh, Tensor, no_grad
 from course_lib.cluster.replies import RanksError
+from course_lib.collectives.instrumentation.recording import recording
+from course_lib.gpt.fsdp import profile, wrapping
 from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 from course_lib.gpt.fsdp.wrapping import hook, units
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
@@ -197,9 +199,28 @@ def _resident():
         return int(file.read().split()[1]) * 4096
 
 
-def test_the_picture_of_gathered_blocks_says_how_many():
-    found = plots.gathered([("F", 0, [True, True]), ("F", 1, [False, True]), ("B", 1, [True, True])], ["a", "b"], "Blocks")
-    assert "at most 2 of 2 blocks at once" in repr(found)
+def test_a_trace_names_the_blocks_of_a_step():
+    calls = []
+
+    class Wrapped(wrapping.Hooked):
+        def begin(self):
+            pass
+
+        def before(self, i, back):
+            calls.append(("before", i, back))
+
+        def after(self, i, back):
+            calls.append(("after", i, back))
+
+        def end(self, back):
+            pass
+
+    model = profile.name_blocks(Wrapped(Sequential(*(Linear(2, 2) for _ in range(3)))))
+    with recording() as recorder:
+        model(Tensor(np.ones((1, 2), np.float32), requires_grad=True)).sum().backward()
+    spans = [(name, of) for kind, name, *_, of in recorder.events if kind == "span"]
+    assert spans == [("forward", f"block {i}") for i in range(3)] + [("backward", f"block {i}") for i in (2, 1, 0)]
+    assert calls == [(what, i, back) for back in (False, True) for i in (range(3), (2, 1, 0))[back] for what in ("before", "after")]
 
 
 def test_tokens_can_be_checkpointed():

@@ -91,8 +91,9 @@ def test_an_order_in_which_ranks_wait_for_each_other_has_no_times():
 
 def test_the_picture_says_how_long_and_how_much_was_idle():
     work = [[("F", 0, 1.0, 2.0), ("B", 0, 4.0, 6.0)], [("F", 0, 2.0, 3.0), ("B", 0, 3.0, 4.0)]]
-    picture = plots.timeline({"measured": work, "simulated": work}, "A step")
-    assert "measured: 5 s, bubbles 50%" in repr(picture) and picture.png()
+    trace = schedules.as_trace([[(kind, k, begin - 1, end - 1) for kind, k, begin, end in each] for each in work], "A step")
+    picture = plots.timeline({"measured": trace, "simulated": trace}, "A step")
+    assert "measured: 5 s, ranks compute 50% of the time" in repr(picture) and picture.png()
 
 
 def test_a_processor_does_one_thing_after_the_other():

@@ -6,9 +6,10 @@ from matplotlib.text import Text
 
 from course_lib import placement, plots
 from course_lib.placement import replicated, sharded
-from course_lib.plots import alpha_beta, figures, timings
+from course_lib.plots import alpha_beta, figures
 from course_lib.sim import H100, run
 from course_lib.sim.schedule import schedules
+from course_lib.trace.timeline import Trace
 
 
 async def data_parallel(model):
@@ -33,9 +34,11 @@ ROOFS = ("4 ranks", "16 ranks", "64 ranks")
 
 
 def steps():
-    one = {"forward": 0.001, "end": 0.004, "marks": [0.002], "exchanges": [(0.002, 0.003)], "stalls": [(0.003, 0.0035)]}
+    events = [("span", "forward", 0.0, 1.0), ("span", "device", 1.0, 3.0), ("started collective", "Allreduce", 1.0, 3.5, (0, 1), 0)]
+    events.append(("wait", "Allreduce", 3.0, 3.5, (0, 1), 0, 0, -1, -1, "collective"))
+    one = Trace.from_replies({r: {"began": 0.0, "ended": 4.0, "dropped": 0, "events": events} for r in (0, 1)})
     ways = ("one per parameter", "buckets", "buckets, overlapped", "in shared memory")
-    return timings.draw({way: [one, one] for way in ways}, "A step on two ranks: four layers of 1024 units, 16 samples per rank")
+    return plots.timeline(dict.fromkeys(ways, one), "A step on two ranks: four layers of 1024 units, 16 samples per rank")
 
 
 PICTURES = {

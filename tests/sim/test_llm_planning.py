@@ -9,7 +9,7 @@ import pytest
 
 from course_lib.sim import __main__ as command
 from course_lib.sim.core.hardware import GIB, Link
-from course_lib.sim.llm import reference_data
+from course_lib.sim.llm import pictures, reference_data
 from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, STEP_OVERHEAD_SECONDS, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, check_configuration
@@ -20,6 +20,7 @@ from course_lib.sim.llm.stage_costs import StageCosts
 from course_lib.sim.llm.transformer import GPT_175B, MODEL_PRESETS, Transformer
 from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best, configurations
+from course_lib.trace.timeline import COMPUTING
 
 SMALL = Transformer("small", 8, 1024, 16, 512, 1000, batch=32)
 FREE = Link(float("inf"))
@@ -355,3 +356,18 @@ def test_the_command_prints_the_best_and_writes_a_report_and_a_trace(tmp_path, c
 def test_the_map_says_what_does_not_fit():
     times = report.grid_times(replace(MODEL_PRESETS["22b"], batch=64), Cluster(A100_DEVICE, 16))
     assert times[1, 1, 16] == np.inf and min(times.values()) < np.inf
+
+
+@pytest.mark.parametrize(("pipeline", "interleave", "data"), [(1, 1, 4), (4, 1, 2), (2, 2, 2)])
+def test_a_step_is_a_trace_like_those_of_real_ranks(pipeline, interleave, data):
+    place = Cluster(A100_DEVICE, 8)
+    step = simulate(SMALL, place, Configuration(tensor=8 // pipeline // data, pipeline=pipeline, data=data, interleave=interleave))
+    found = pictures.as_trace(step)
+    assert found.seconds == pytest.approx(step.seconds - place.overhead)
+    for rank, summary in enumerate(found.summaries()):
+        work = sum(e.end - e.start for e in step.events if e.rank == rank and e.kind in ("forward", "backward", "update"))
+        assert summary.seconds[COMPUTING] == pytest.approx(work)
+    messages = [e for e in step.events if e.kind == "message"]
+    assert sorted(a.sent for a in found.arrows()) == pytest.approx(sorted(e.start for e in messages))
+    assert all(a.received >= a.sent for a in found.arrows()) and bool(messages) == (pipeline > 1)
+    assert pictures.timeline(step, "A step").png().startswith(b"\x89PNG")

@@ -139,3 +139,30 @@ def test_perfetto_gets_what_its_format_asks_for(tmp_path):
     assert (span["name"], span["ts"], span["dur"], span["args"]) == ("forward", 0.0, 1e6, {"labels": "micro batch 2"})
     (end,) = (e for e in events if e["ph"] == "f")
     assert end["bp"] == "e" and end["tid"] == 2
+
+
+def test_a_trace_is_cut_into_the_spans_of_a_name():
+    def named(name, begin, end):
+        return ("span", name, begin, end)
+
+    found = trace(
+        [named("step", 1.0, 4.0), named("forward", 1.5, 2.0), collective(2.0, 3.0, 0), named("step", 6.0, 8.0), collective(6.5, 8.0, 1)],
+        [named("step", 2.0, 4.5), collective(2.5, 3.0, 0), collective(4.6, 4.7, 5), named("step", 6.0, 8.5), collective(7.0, 8.0, 1)],
+        [collective(1.0, 3.0, 0)],
+    )
+    first, second = found.parts("step")
+    assert [r.rank for r in first.ranks] == [0, 1] and first.seconds == 3.5 and second.seconds == 2.5
+    assert states(first, 0) == [(COMPUTING, 0.0, 1.0), (WAITING, 1.0, 1.5), (TRANSFERRING, 1.5, 2.0), (COMPUTING, 2.0, 3.0)]
+    assert states(first, 1)[-1] == (COMPUTING, 2.0, 3.5), "the call after the span is not in it"
+    assert [e.name for e in first.ranks[0].events] == ["forward", "Allreduce"]
+    assert found.fastest("step").seconds == 2.5 and found.parts("stop") == []
+    with pytest.raises(ValueError, match=r"the trace has no span 'stop'; it has 'forward', 'step'\."):
+        found.fastest("stop")
+    assert first.computing == pytest.approx((1.0 + 1.0 + 0.5 + 1.5) / (2 * 3.5))
+
+
+def test_a_message_has_arrived_when_its_receive_ends():
+    """Its sender may wait for it much later."""
+    send, receive = ("started send", "Isend", 1.0, 9.0, ALL, 0, 80, 2, 7), ("receive", "Recv", 1.5, 3.0, ALL, 0, 0, 0, 7)
+    (flight,) = trace([send], [], [receive]).flights[0]
+    assert (flight.begin, flight.end) == (1.5, 3.0)

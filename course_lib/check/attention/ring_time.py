@@ -1,4 +1,4 @@
-"""Time of a ring attention's forward pass in part 23, on devices and links of given speeds.
+"""A ring attention's forward pass in part 23, on devices and links of given speeds.
 
 Everything here runs on the ranks. Ranks of one machine share its cores, and a message between them is a copy in memory. So blocks take
 the time of a device of a given speed, spent asleep, and messages arrive no earlier than over a network. The order of the work, the
@@ -14,13 +14,15 @@ import numpy as np
 
 from course_lib.autograd import Tensor
 from course_lib.collectives.communicator import ANY_SOURCE, ANY_TAG
+from course_lib.collectives.instrumentation.recording import prolonged_wait
 from course_lib.engine.namespace import get_ipython, student
+from course_lib.trace import span
 
-Wait = tuple[float, float, float]  # begin; from here on, the message is on its way; end
+STAMP_BYTES = 8  # at the end of each message: when it was sent
 
 
 class PacedLink:
-    """Communicator whose messages take as long as on a network, and which records how long this rank waits for them.
+    """Communicator whose messages take as long as on a network.
 
     Parameters
     ----------
@@ -32,26 +34,35 @@ class PacedLink:
 
     Attributes
     ----------
-    waits : list of Wait
-        For sends, the second and the third time are the same.
+    free_at : float
+        When the last message has arrived.
     """
 
     def __init__(self, comm, bandwidth: float, overlap: bool):
-        self.bandwidth, self.overlap, self.waits, self.free_at = bandwidth, overlap, [], 0.0
-        self._comm, self._stamps = comm, comm.Split(key=comm.Get_rank())  # each message has one more beside it: when it was sent
+        self.comm, self.bandwidth, self.overlap, self.free_at = comm, bandwidth, overlap, 0.0
+        self._asked: list[LinkReceive] = []  # receives that have not started
 
     def __getattr__(self, name: str):
-        return getattr(self._comm, name)
+        return getattr(self.comm, name)
 
-    def Isend(self, buf, dest: int, tag: int = 0) -> LinkRequest:
-        """Start a send, and note the time."""
-        stamp = np.array([time.monotonic()])
-        return LinkRequest(self, (self._comm.Isend(buf, dest, tag), self._stamps.Isend(stamp, dest, tag)), stamp, None)
+    def Isend(self, buf, dest: int, tag: int = 0):
+        """Start a send, with the time."""
+        data = np.ascontiguousarray(buf).reshape(-1).view(np.uint8)
+        return self.comm.Isend(np.append(data, np.array([time.monotonic()]).view(np.uint8)), dest, tag)
 
-    def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> LinkRequest:
-        """Start a receive."""
-        stamp = np.empty(1)
-        return LinkRequest(self, (self._comm.Irecv(buf, source, tag), self._stamps.Irecv(stamp, source, tag)), stamp, buf.nbytes)
+    def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> LinkReceive:
+        """Start a receive; without overlap, the first wait starts all of them."""
+        self._asked.append(LinkReceive(self, buf, source, tag))
+        request = self._asked[-1]
+        if self.overlap:
+            self.start_receives()
+        return request
+
+    def start_receives(self) -> None:
+        """Start the receives that have not started, in the order of their calls."""
+        for request in self._asked:
+            request.start()
+        self._asked.clear()
 
     def Send(self, buf, dest: int, tag: int = 0) -> None:
         """Send, and wait until the message has been taken."""
@@ -68,26 +79,30 @@ class PacedLink:
         going.Wait()
 
 
-class LinkRequest:
-    """Request of a message on a `PacedLink`; `nbytes` is None for a send."""
+class LinkReceive:
+    """Request of a message that comes on a `PacedLink`."""
 
-    def __init__(self, link: PacedLink, requests: tuple, stamp: np.ndarray, nbytes: int | None):
-        self._link, self._requests, self._stamp, self._nbytes = link, requests, stamp, nbytes
+    def __init__(self, link: PacedLink, buf: np.ndarray, source: int, tag: int):
+        self._link, self._buf, self._call, self._request = link, buf, (source, tag), None
+        self._came = np.empty(buf.nbytes + STAMP_BYTES, np.uint8)
+
+    def start(self) -> None:
+        """Start the receive."""
+        self._request = self._link.comm.Irecv(self._came, *self._call)
 
     def Wait(self) -> None:
-        """Wait until the message has been taken, or, of a receive, until it would be here on the network."""
-        if not self._requests:
-            return
+        """Wait until the message would be here on the network."""
         link, begin = self._link, time.monotonic()
-        for request in self._requests:
-            request.Wait()
-        self._requests, on_the_way = (), time.monotonic()
-        if self._nbytes is not None:
-            on_the_way = max(float(self._stamp[0]), link.free_at, begin if not link.overlap else 0.0)
-            link.free_at = on_the_way + self._nbytes / link.bandwidth
+        if self._came is None:
+            return
+        link.start_receives()
+        with prolonged_wait(self._request):
+            self._request.Wait()
+            (sent,) = self._came[-STAMP_BYTES:].view(float)
+            link.free_at = max(float(sent), link.free_at, begin if not link.overlap else 0.0) + self._buf.nbytes / link.bandwidth
             time.sleep(max(0.0, link.free_at - time.monotonic()))
-        end = time.monotonic()
-        link.waits.append((begin, min(max(begin, on_the_way), end), end))
+        self._buf.reshape(-1).view(np.uint8)[:] = self._came[:-STAMP_BYTES]
+        self._came = None
 
     def Test(self) -> bool:
         """Wait: a link makes progress in `Wait` only."""
@@ -102,6 +117,7 @@ class LinkRequest:
 
 
 def time_ring(
+    name: str,
     shape: tuple[int, int, int, int],
     flop_rate: float,
     bandwidth: float,
@@ -109,11 +125,13 @@ def time_ring(
     plain: bool = False,
     overlap: bool = False,
     tries: int = 5,
-) -> tuple[list[Wait], float]:
-    """Time the student's `ring_attention`, forward, on this rank; collective.
+) -> None:
+    """Run the student's `ring_attention` on this rank, forward, some times; collective. Each pass is a span of a trace.
 
     Parameters
     ----------
+    name : str
+        Name of the spans.
     shape : (int, int, int, int)
         Batch, heads, positions of the whole sequence, and width of a head.
     flop_rate : float
@@ -124,36 +142,22 @@ def time_ring(
         Whether rank r has the chunks 2 r and 2 r + 1, instead of what the student's `zigzag` says.
     tries : int
         Number of passes.
-
-    Returns
-    -------
-    waits : list of Wait
-        Those of the fastest pass, the one that other programs disturbed least, in seconds from its beginning.
-    end : float
-        When this rank was done.
     """
     comm, names = student("everyone"), get_ipython().user_ns
     n, (batch, heads, positions, d) = comm.Get_size(), shape
     length = positions // (2 * n) * 2
     q, k, v = (Tensor(np.zeros((batch, heads, length, d), np.float32)) for _ in "qkv")
     replaced = {"block_attention": _paced_attention(flop_rate), "zigzag": _plain_order if plain else student("zigzag")}
-    kept, passes = {name: student(name) for name in replaced}, []
+    kept = {name: student(name) for name in replaced}
     names.update(replaced)
     try:
         for _ in range(tries):
             link = PacedLink(comm, bandwidth, overlap)
             comm.Barrier()
-            began = time.monotonic()
-            student("ring_attention")(q, k, v, link)
-            passes.append((began, time.monotonic(), link.waits))
+            with span(name):
+                student("ring_attention")(q, k, v, link)
     finally:
         names.update(kept)
-    times = np.empty((n, tries, 2))
-    comm.Allgather(np.array([(began, ended) for began, ended, _ in passes]), times)
-    begins = times[:, :, 0].min(axis=0)
-    fastest = int(np.argmin(times[:, :, 1].max(axis=0) - begins))
-    _, ended, waits = passes[fastest]
-    return [tuple(t - begins[fastest] for t in wait) for wait in waits], ended - begins[fastest]
 
 
 def _plain_order(n_chunks: int, ranks: int, rank: int) -> list[int]:
@@ -166,7 +170,8 @@ def _paced_attention(flop_rate: float) -> Callable:
     def block_attention(q, k, v, q_positions, k_positions):
         visible = np.searchsorted(np.sort(k_positions), q_positions, side="right").sum()
         flop = 4 * visible * q.shape[-1] * q.size // (q.shape[-1] * q.shape[-2])
-        time.sleep(flop / flop_rate)
+        with span("forward"):
+            time.sleep(flop / flop_rate)
         return np.zeros_like(q), np.zeros(q.shape[:-1], q.dtype)
 
     return block_attention

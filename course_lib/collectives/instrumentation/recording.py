@@ -20,6 +20,7 @@ from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.transport.requests import Request
 from course_lib.trace import perfetto
+from course_lib.trace import recorder as trace_recorder
 from course_lib.trace.recorder import END, NUMBER, PEER, TAG, Recorder
 from course_lib.trace.timeline import Trace
 from course_lib.utils import host
@@ -67,6 +68,18 @@ def recorded_to(file: Path | None, comm: Communicator, title: str) -> Iterator[N
     if comm.Get_rank() == 0:
         found = {comm.ranks[i]: json.loads(text[:size].tobytes()) for i, (text, size) in enumerate(zip(texts, sizes, strict=True))}
         perfetto.write(Trace.from_replies(found, title, {rank: reply["host"] for rank, reply in found.items()}), file)
+
+
+@contextmanager
+def prolonged_wait(request: Request) -> Iterator[None]:
+    """Have a trace show all of a ``with`` block as the wait for a request, which completes in it: where messages take longer than here."""
+    event, recorder = getattr(request, "recorded", None), trace_recorder.active
+    begin = recorder.clock() if recorder else 0.0
+    yield
+    if recorder and event:
+        event[END] = recorder.clock()
+        kind, name, _, end, ranks, number, _, peer, tag = event
+        recorder.add("wait", name, begin, end, ranks, number, 0, peer, tag, kind.removeprefix("started "))
 
 
 def _run_collective(original: Callable, recorder: Recorder) -> Callable:

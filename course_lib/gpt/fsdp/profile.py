@@ -1,51 +1,35 @@
-"""Profile of a step of a wrapped model on one rank: gathered blocks, memory, bytes sent."""
+"""Profile of a step of a wrapped model on one rank: blocks in traces, memory, bytes sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
 from course_lib import memory, traffic
 from course_lib.autograd import Adam, Module, Sequential
+from course_lib.gpt.fsdp.wrapping import Hooked
 from course_lib.gpt.model.decoder import loss_of
+from course_lib.trace import span
 
 
-def gathered_blocks(
-    wrap: Callable, blocks: list[Module], comm: object, tokens: np.ndarray
-) -> tuple[list[tuple[str, int, list[bool]]], list[str]]:
-    """Record which blocks are whole while each block runs, in one step; collective.
+def name_blocks(model: Hooked) -> Hooked:
+    """Have traces show when the blocks of a wrapped model run: spans "forward" and "backward", with the number of the block.
 
-    Parameters
-    ----------
-    wrap : callable
-        Wraps a module, given `comm`, into a fully sharded one, whose `shards` are gathered while their `whole` is not None.
-    blocks : list of Module
-        Blocks of the model, in order.
-    comm : Communicator
-    tokens : numpy.ndarray
-        int ``(batch, positions)``.
-
-    Returns
-    -------
-    moments : list of (str, int, list of bool)
-        "F" or "B", the number of the block that runs, and for each block whether it is gathered, or being gathered.
-    names : list of str
-        Names of the blocks.
+    In the backward pass, a span includes the forward that runs again.
     """
-    found: list[tuple[str, int, list[bool]]] = []
+    hooks, running = {"before": model.before, "after": model.after}, []
 
-    def noting(i: int, forward: Callable, x: object) -> object:
-        kind = "B" if any(block == i for _, block, _ in found) else "F"
-        found.append((kind, i, [shard.whole is not None for shard in model.shards]))
-        return forward(x)
+    def before(i: int, back: bool) -> None:
+        hooks["before"](i, back)
+        running.append(span("backward" if back else "forward", block=i).__enter__())
 
-    for i, block in enumerate(blocks):
-        block.forward = partial(noting, i, block.forward)
-    model = wrap(Sequential(*blocks), comm)
-    loss_of(model(tokens), np.roll(tokens, -1, axis=1)).backward()
-    return found, [type(block).__name__ for block in blocks]
+    def after(i: int, back: bool) -> None:
+        running.pop().__exit__()
+        hooks["after"](i, back)
+
+    model.before, model.after = before, after
+    return model
 
 
 def train(wrap: Callable, layers: Callable[[], list[Module]], comm: object, tokens: np.ndarray, steps: int = 6) -> dict:
@@ -53,10 +37,13 @@ def train(wrap: Callable, layers: Callable[[], list[Module]], comm: object, toke
 
     Parameters
     ----------
-    wrap, comm, tokens
-        As for `gathered_blocks`; any wrapper will do.
+    wrap : callable
+        Wraps a module, given `comm`.
     layers : callable
         Makes the model's layers.
+    comm : Communicator
+    tokens : numpy.ndarray
+        int ``(batch, positions)``.
     steps : int
 
     Returns

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from course_lib.autograd import Module, Parameter, Tensor
 from course_lib.gpt.model.decoder import Embed, Head, loss_of
+from course_lib.trace import span
 
 
 class Stage:
@@ -30,13 +32,13 @@ class Stage:
     Attributes
     ----------
     done : list of tuple
-        Work done so far: "F" or "B", the micro-batch, begin and end in seconds of a clock that all ranks of a machine share.
+        Work done so far: "F" or "B", and the micro-batch.
     """
 
     def __init__(self, layers: list[Module], width: int, dtype=np.float32, loss: Callable = loss_of, share: int = 1):
         self.layers, self.width, self.dtype, self.loss, self.share = layers, width, np.dtype(dtype), loss, share
         self.first, self.last = isinstance(layers[0], Embed), isinstance(layers[-1], Head)
-        self.done: list[tuple[str, int, float, float]] = []
+        self.done: list[tuple[str, int]] = []
         self._in_flight: dict[int, tuple[Tensor | None, Tensor]] = {}
 
     def buffer(self, tokens: np.ndarray) -> np.ndarray:
@@ -79,15 +81,14 @@ class Stage:
                 "Each goes through forward once."
             )
         self._check_input(x, self.first, k)
-        begin = time.monotonic()
-        given = None if self.first else Tensor(x, requires_grad=True)
-        out = given if given is not None else x
-        for layer in self.layers:
-            out = layer(out)
-        if self.last:
-            out = self.loss(out, labels)
-        self._in_flight[k] = given, out
-        self.done.append(("F", k, begin, time.monotonic()))
+        with self._work("forward", k):
+            given = None if self.first else Tensor(x, requires_grad=True)
+            out = given if given is not None else x
+            for layer in self.layers:
+                out = layer(out)
+            if self.last:
+                out = self.loss(out, labels)
+            self._in_flight[k] = given, out
         return out.item() if self.last else out.data
 
     def backward(self, k: int, grad: np.ndarray | float) -> np.ndarray | None:
@@ -115,10 +116,9 @@ class Stage:
             raise ValueError(
                 f"stage.backward: the gradient of micro-batch {k} must have shape {out.shape}, like its output; got {_describe(grad)}."
             )
-        begin = time.monotonic()
-        del self._in_flight[k]
-        out.backward(np.asarray(grad, self.dtype).reshape(out.shape))
-        self.done.append(("B", k, begin, time.monotonic()))
+        with self._work("backward", k):
+            del self._in_flight[k]
+            out.backward(np.asarray(grad, self.dtype).reshape(out.shape))
         return None if given is None else given.grad
 
     def named_parameters(self) -> list[tuple[str, Parameter]]:
@@ -136,6 +136,13 @@ class Stage:
         'F0 B0'
         """
         return " ".join(f"{kind}{k}" for kind, k, *_ in self.done)
+
+    @contextmanager
+    def _work(self, kind: str, k: int) -> Iterator[None]:
+        """Name a piece of work in traces, and note it when it is done."""
+        with span(kind, micro_batch=k):
+            yield
+        self.done.append((kind[0].upper(), k))
 
     def _check_input(self, x: object, tokens: bool, k: int) -> None:
         if tokens and (not isinstance(x, np.ndarray) or x.dtype.kind not in "iu"):
@@ -160,25 +167,14 @@ class PacedStage(Stage):
 
     def __init__(self, layers: list[Module], width: int, dtype=np.float32, *, forward: float, backward: float):
         super().__init__(layers, width, dtype)
-        self._seconds = {"F": forward, "B": backward}
+        self._seconds = {"forward": forward, "backward": backward}
 
-    def forward(self, k: int, x: np.ndarray, labels: np.ndarray) -> np.ndarray | float:
-        """Run a micro-batch through the layers; see `Stage.forward`."""
-        out = super().forward(k, x, labels)
-        self._finish()
-        return out
-
-    def backward(self, k: int, grad: np.ndarray | float) -> np.ndarray | None:
-        """Run a micro-batch backward; see `Stage.backward`."""
-        out = super().backward(k, grad)
-        self._finish()
-        return out
-
-    def _finish(self) -> None:
-        """Sleep until the time of the last piece of work is over, and correct its end."""
-        kind, k, begin, _ = self.done[-1]
-        time.sleep(max(0.0, begin + self._seconds[kind] - time.monotonic()))
-        self.done[-1] = kind, k, begin, time.monotonic()
+    @contextmanager
+    def _work(self, kind: str, k: int) -> Iterator[None]:
+        until = time.monotonic() + self._seconds[kind]
+        with super()._work(kind, k):
+            yield
+            time.sleep(max(0.0, until - time.monotonic()))
 
 
 def _describe(value: object) -> str:

@@ -108,20 +108,31 @@ function render({ model, el }) {
       pen.textAlign = "left";
       pen.fillText(`rank ${lane.rank}`, 4, y + BAR / 2);
       pen.textAlign = "center";
-      for (const [begin, end, state, color] of lane.segments) {
-        if (state === "waiting") {
-          pen.fillStyle = paper;
-          box(pen, begin, end, y, BAR);
-          pen.fillStyle = patterns[color] = patterns[color] || hatched(pen, color);
-        } else pen.fillStyle = state === "computing" ? data.computing : color;
-        box(pen, begin, end, y, BAR);
+      pen.fillStyle = data.computing;
+      for (const [begin, end, state] of lane.segments) if (state === "computing") box(pen, begin, end, y, BAR);
+      for (const [begin, end, , color, number] of lane.work) {
+        pen.fillStyle = color;
+        if (box(pen, begin, end, y, BAR) > 6) {
+          pen.fillStyle = "#222";
+          label(pen, number, begin, end, y + BAR / 2);
+        }
       }
-      for (const [begin, end, name, depth] of lane.operations) {
+      for (const [begin, end, name, depth, inWork] of lane.operations) {
+        if (inWork && x(end) - x(begin) < 24) continue; // it would hide the work's colour and number
         pen.fillStyle = depth % 2 ? "#a9a9a9" : "#b9b9b9";
         if (box(pen, begin, end, y + 2, BAR - 4) > 24) {
           pen.fillStyle = "#222";
           label(pen, name, begin, end, y + BAR / 2);
         }
+      }
+      for (const [begin, end, state, color] of lane.segments) {
+        if (state === "computing") continue;
+        if (state === "waiting") {
+          pen.fillStyle = paper;
+          box(pen, begin, end, y, BAR);
+          pen.fillStyle = patterns[color] = patterns[color] || hatched(pen, color);
+        } else pen.fillStyle = color;
+        box(pen, begin, end, y, BAR);
       }
       for (const [begin, end, color] of lane.flights) {
         pen.fillStyle = color;
@@ -168,9 +179,11 @@ function render({ model, el }) {
     const inside = (list) => list.filter(([begin, end]) => begin <= at && at <= end);
     if (y > 10 + BAR) return inside(lane.flights).map(([b, e, , text]) => `${text}\nin flight ${time(e - b)}`)[0] || "";
     if (y < 8) return inside(lane.spans).map(([b, e, text]) => `${text}: ${time(e - b)}`).join("\n");
-    const operation = inside(lane.operations).pop();
-    if (operation) return `${operation[2]}: ${time(operation[1] - operation[0])}`;
-    return inside(lane.segments).map(([b, e, state, , text]) => `${state} ${time(e - b)}${text ? "\n" + text : ""}`)[0] || "";
+    const named = ([b, e, text]) => `${text}: ${time(e - b)}`, work = inside(lane.work).map(named);
+    const call = inside(lane.segments).filter(([, , state]) => state !== "computing" || !work.length);
+    const operation = call.length && call[0][2] !== "computing" ? [] : inside(lane.operations).slice(-1).map(named);
+    if (operation.length) return [...work, ...operation].join("\n");
+    return [...work, ...call.map(([b, e, state, , text]) => `${state} ${time(e - b)}${text ? "\n" + text : ""}`).slice(0, 1)].join("\n");
   }
 
   canvas.addEventListener("wheel", (event) => {

@@ -7,21 +7,23 @@ from functools import cache
 from pathlib import Path
 
 from course_lib.plots.figures import Picture, on_slides
-from course_lib.plots.trace.still import (
+from course_lib.plots.trace.lanes import (
     COMPUTING_COLOR,
-    MAX_GROUPS,
     SPAN_COLOR,
-    draw,
+    WORK_COLORS,
+    Lanes,
     event_text,
-    group_colors,
-    group_name,
+    has_name,
+    is_work,
     operations,
     segment_text,
     span_text,
 )
+from course_lib.plots.trace.still import draw
 from course_lib.trace.timeline import Trace
 
 SLIDE_SCALE = 2.2  # size of type and rows on a slide, which the last row of a room reads
+KINDS = "segments", "work", "operations", "flights", "spans"
 MAX_PARTS = 40_000  # of all rows together, which keeps a notebook's file below 5 MB; the longest ones are kept
 
 
@@ -67,8 +69,8 @@ def _widget_class() -> type:
 
 def timeline_data(trace: Trace, still: Picture) -> dict:
     """Return what `timeline.js` draws, as plain data; times are seconds."""
-    colors = group_colors(trace)
-    lanes, rows = [], {r.rank: i for i, r in enumerate(trace.ranks)}
+    look = Lanes([trace])
+    colors, lanes, rows = look.colors, [], {r.rank: i for i, r in enumerate(trace.ranks)}
     for r in trace.ranks:
         segments = [
             [s.begin, s.end, s.state, colors[s.event.ranks] if s.event and s.event.ranks else SPAN_COLOR, segment_text(s)]
@@ -78,26 +80,26 @@ def timeline_data(trace: Trace, still: Picture) -> dict:
             {
                 "rank": r.rank,
                 "segments": segments,
-                "operations": [[e.begin, e.end, e.name, depth] for e, depth in operations(r)],
+                "operations": [[e.begin, e.end, e.name, depth, in_work] for e, depth, in_work in operations(r)],
                 "flights": [[f.begin, f.end, colors[f.event.ranks], event_text(f.event)] for f in trace.flights[r.rank]],
-                "spans": [[e.begin, e.end, span_text(e)] for e in r.events if e.kind == "span"],
+                "work": [[e.begin, e.end, span_text(e), WORK_COLORS[e.name], e.label] for e in r.events if is_work(e)],
+                "spans": [[e.begin, e.end, span_text(e)] for e in r.events if has_name(e)],
             }
         )
-    parts = [part for lane in lanes for kind in ("segments", "operations", "flights", "spans") for part in lane[kind]]
+    parts = [part for lane in lanes for kind in KINDS for part in lane[kind]]
     if len(parts) > MAX_PARTS:
         shortest = heapq.nlargest(MAX_PARTS, (part[1] - part[0] for part in parts))[-1]
         for lane in lanes:
-            for kind in ("segments", "operations", "flights", "spans"):
+            for kind in KINDS:
                 lane[kind] = [part for part in lane[kind] if part[1] - part[0] >= shortest]
-    arrows = [[rows[a.source], a.sent, rows[a.dest], a.received] for a in trace.arrows() if a.source in rows and a.dest in rows]
+    arrows = [[rows[a.source], a.sent, rows[a.dest], a.received] for a in trace.arrows()]
     return {
         "seconds": trace.seconds or 1e-6,
         "scale": SLIDE_SCALE if on_slides() else 1,
         "lanes": lanes,
         "arrows": arrows[:MAX_PARTS],
         "computing": COMPUTING_COLOR,
-        "legend": [[COMPUTING_COLOR, "computing", False], [SPAN_COLOR, "waiting for others", True]]
-        + [[color, f"transfer, {group_name(ranks, trace)}", False] for ranks, color in [*colors.items()][:MAX_GROUPS]],
+        "legend": look.legend(),
         "span": SPAN_COLOR,
         "text": still.text,
     }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from course_lib.plots.figures import ACTIVITY_COLORS, COLORS, INK, PALE, Picture, min_font_size, new_figure, slide_width
+from course_lib.plots.figures import COLORS, INK, PALE, Picture, min_font_size, new_figure, slide_width
+from course_lib.plots.trace.lanes import Lanes
+from course_lib.plots.trace.still import add_legend
 from course_lib.sim.llm.events import Step
+from course_lib.trace.recorder import Event
+from course_lib.trace.timeline import RankTrace, Trace
 from course_lib.utils import wording
 
 KIND_STYLES = {
@@ -17,8 +22,6 @@ KIND_STYLES = {
     "optimizer state": ("#777777", "xx"),
     "activations": ("#BBBBBB", ""),
 }
-ACTIVITY_BY_EVENT = {"forward": "forward", "backward": "backward", "message": "communication", "gradients": "communication"}
-ACTIVITY_BY_EVENT |= {"update": "update", "weights": "communication"}
 
 
 def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Picture:
@@ -140,32 +143,56 @@ def memory(steps: Mapping[str, Step], title: str) -> Picture:
     return Picture(figure, f"{title}: " + "; ".join(f"{name} {total:.1f} GiB" for name, total in zip(steps, left, strict=True)))
 
 
+def as_trace(step: Step) -> Trace:
+    """Return a step as a trace of the pipeline's ranks; the group of a stage's replicas is written as that stage alone."""
+    n = step.configuration.pipeline
+    everyone, ranks, sent = tuple(range(n)), [], {}
+    events = [sorted((e for e in step.events if e.rank == rank), key=lambda e: e.start) for rank in range(n)]
+    for done in events:
+        for work, message in pairwise(done):
+            if message.kind == "message":
+                sent[work.kind, work.chunk * n + work.rank + (1 if work.kind == "forward" else -1), work.micro_batch] = message
+    for rank, done in enumerate(events):
+        found, free = [], 0.0
+        for before, e in zip([None, *done], done, strict=False):
+            stage = e.chunk * n + rank
+            if e.kind in ("forward", "backward"):
+                if message := sent.get((e.kind, stage, e.micro_batch)):
+                    key = everyone, e.micro_batch, 0, message.rank, 2 * stage + (e.kind == "backward")
+                    found.append(Event("started receive", "receive", min(free, message.start), message.end, *key))
+                    found.append(Event("wait", "receive", free, max(e.start, free), *key, of="receive"))
+                found.append(Event("span", e.kind, e.start, e.end, of=f"micro batch {e.micro_batch}"))
+            elif e.kind == "message":
+                dest = stage + (1 if before.kind == "forward" else -1)
+                key = everyone, e.micro_batch, 0, dest % n, 2 * dest + (before.kind == "backward")
+                found.append(Event("started send", "send", e.start, e.end, *key))
+                found.append(Event("wait", "send", e.start, e.end, *key, of="send"))
+            elif e.kind == "update":
+                found.append(Event("wait", "gradients", free, e.start, (rank,)))
+                found.append(Event("span", e.kind, e.start, e.end))
+            else:
+                found.append(Event("started collective", e.kind, e.start, e.end, (rank,), len(found)))
+                found += [Event("wait", e.kind, e.start, e.end, (rank,))] if e.kind == "weights" else []
+            free = free if e.kind == "gradients" else e.end
+        ranks.append(RankTrace(rank, 0.0, free, found))
+    return Trace(ranks)
+
+
 def timeline(step: Step, title: str) -> Picture:
     """Draw the pipeline's ranks over time, and the memory of the first and the last."""
-    from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
     n = step.configuration.pipeline
-    row = max(0.1, min(0.4, 5 / n))
+    row = max(0.1, min(0.5, 5 / n))
     height = row * n + 2.4
     figure = Figure(figsize=(slide_width(9.6, height), height), layout="constrained")
     figure.suptitle(f"{title}: {wording.seconds(step.seconds)}, MFU {step.utilisation:.1%}", fontsize=12, color=INK)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.2])
-    shapes: dict[str, list] = {}
-    for e in step.events:
-        low, high = (-0.4, 0.1) if e.kind in ("forward", "backward", "update") else (0.1, 0.25) if e.kind == "message" else (0.25, 0.4)
-        low, high = e.rank + low, e.rank + high
-        shapes.setdefault(ACTIVITY_BY_EVENT[e.kind], []).append([(e.start, low), (e.end, low), (e.end, high), (e.start, high)])
-    for kind, found in shapes.items():
-        line = 0.3 if len(step.events) < 1500 and kind != "communication" else 0  # otherwise a box is hardly wider than its edge
-        axes.add_collection(PolyCollection(found, facecolors=ACTIVITY_COLORS[kind], edgecolors="white", linewidths=line, snap=bool(line)))
-    every = 1 + n // 17 + int(1.2 * min_font_size(figure) > 72 * row * (1 + n // 17))
-    axes.set(xlim=(0, step.seconds), ylim=(n - 0.5, -0.5), yticks=range(0, n, every), facecolor=PALE)
-    axes.set_yticklabels([f"stage {r}" for r in range(0, n, every)], fontsize=8)
-    handles = [Patch(color=ACTIVITY_COLORS[kind], label=kind) for kind in ACTIVITY_COLORS if kind in shapes]
-    handles.append(Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle"))
-    axes.legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    names = {(rank,): "between replicas" for rank in range(n)} | {tuple(range(n)): "between stages"}
+    lanes = Lanes([as_trace(step)], max(8.0, min_font_size(figure)), "seconds", "stage", names)
+    lanes.draw(axes, lanes.traces[0], 1 + n // 17 + int(1.2 * min_font_size(figure) > 72 * row * (1 + n // 17)))
+    add_legend(figure, lanes)
+    axes.set_xlim(0, step.seconds)
     for rank, dash in dict.fromkeys([(0, "-"), (n - 1, "--")] if n > 1 else [(0, "-")]):
         times, held = step.memory[rank]
         below.step(

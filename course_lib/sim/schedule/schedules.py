@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE, Picture, ink_on
-from course_lib.plots.pipeline import ACTIVITY_NAMES
+from course_lib import plots
+from course_lib.trace.recorder import Event
+from course_lib.trace.timeline import RankTrace, Trace
 
+ACTIVITY_NAMES = {"F": "forward", "B": "backward"}
 WorkOrder = list[tuple[str, int]]
+TimedWork = Sequence[tuple[str, int, float, float]]
 
 
 def parse_work(text: str) -> WorkOrder:
@@ -46,7 +49,7 @@ def schedule_times(
     Returns
     -------
     list of list
-        For each rank: "F" or "B", the micro-batch, begin and end, as drawn by `plots.timeline`.
+        For each rank: "F" or "B", the micro-batch, begin and end; see `as_trace`.
 
     Raises
     ------
@@ -77,7 +80,35 @@ def schedule_times(
     return done
 
 
-def draw(texts: dict[str, list[str]]) -> Picture:
+def as_trace(done: Sequence[TimedWork], title: str, message: float = 0.0) -> Trace:
+    """Return what `schedule_times` has computed as a trace.
+
+    Parameters
+    ----------
+    done : sequence of TimedWork
+        For each rank: "F" or "B", the micro-batch, begin and end.
+    title : str
+    message : float
+        As for `schedule_times`.
+    """
+    everyone, last, ranks = tuple(range(len(done))) if message else (), len(done) - 1, []
+    for rank, work in enumerate(done):
+        events, free = [], 0.0
+        for kind, k, begin, end in work:
+            source, dest = (rank - 1, rank + 1) if kind == "F" else (rank + 1, rank - 1)
+            tag = "FB".index(kind)
+            if source in range(last + 1):
+                number = k if message else -1  # messages that take no time have no arrows
+                events.append(Event("receive", "receive", free, begin, everyone, number, 0, source, tag))
+            events.append(Event("span", ACTIVITY_NAMES[kind], begin, end, of=f"micro batch {k}"))
+            if message and dest in range(last + 1):
+                events.append(Event("started send", "send", end, end + message, everyone, k, 0, dest, tag))
+            free = end
+        ranks.append(RankTrace(rank, 0.0, free, events))
+    return Trace(ranks, title)
+
+
+def draw(texts: dict[str, list[str]]) -> plots.Picture:
     """Draw orders below each other, with their bubble fraction: the part of the ranks' time without work.
 
     Parameters
@@ -85,42 +116,13 @@ def draw(texts: dict[str, list[str]]) -> Picture:
     texts : dict of str to list of str
         Work of each rank, by name of the order, see `parse_work`.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch, Rectangle
-
-    orders = {name: [parse_work(text) for text in each] for name, each in texts.items()}
-    heights = [len(order) for order in orders.values()]
-    figure = Figure(figsize=(9.6, 0.34 * sum(heights) + 0.6 * len(orders) + 0.4), layout="constrained")
-    axes = figure.subplots(len(orders), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    said = []
-    for axis, (name, order) in zip(axes, orders.items(), strict=True):
-        starts = start_times(order)
-        end = max(
-            s + (1 if kind == "forward" else 2) for rank, each in enumerate(order) for s, (kind, _) in zip(starts[rank], each, strict=True)
-        )
-        for rank, each in enumerate(order):
-            for start, (kind, k) in zip(starts[rank], each, strict=True):
-                width = 1 if kind == "forward" else 2
-                axis.add_patch(Rectangle((start, rank - 0.42), width, 0.84, facecolor=ACTIVITY_COLORS[kind], edgecolor="white"))
-                axis.text(start + width / 2, rank, k, ha="center", va="center", fontsize=8, color=ink_on(ACTIVITY_COLORS[kind]))
-        bubble = 1 - sum(1 if kind == "forward" else 2 for each in order for kind, _ in each) / (end * len(order))
-        said.append(
-            f"{name}: T = {end:g} units of time, bubble fraction {bubble:.1%}, "
-            f"at most {most_in_flight(order[0])} micro-batches in flight on rank 0"
-        )
-        axis.set_title(said[-1], fontsize=10, color=INK)
-        axis.set(ylim=(len(order) - 0.5, -0.5), yticks=range(len(order)), xlim=(0, end), facecolor=PALE)
-        axis.set_yticklabels([f"rank {r}" for r in range(len(order))], fontsize=8)
-    axes[-1].set_xlabel("units of time")
-    handles = [Patch(color=ACTIVITY_COLORS[kind], label=kind) for kind in ("forward", "backward")]
-    axes[0].legend(
-        handles=[*handles, Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle")],
-        fontsize=8,
-        frameon=False,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-    )
-    return Picture(figure, "; ".join(said))
+    panels = {}
+    for name, each in texts.items():
+        order = [parse_work(text) for text in each]
+        trace = as_trace(schedule_times(order, lambda rank, kind: 1.0 if kind == "forward" else 2.0), name)
+        said = f"{name}: T = {trace.seconds:g} units of time, bubble fraction {1 - trace.computing:.1%}, "
+        panels[said + f"at most {most_in_flight(order[0])} micro-batches in flight on rank 0"] = trace
+    return plots.timeline(panels, "", unit="units of time", summary=False)
 
 
 def most_in_flight(work: WorkOrder) -> int:

@@ -8,26 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.plots.animation import Animation
-from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE, Picture, color, ink_on, min_font_size, slide_width
+from course_lib.plots.figures import INK, Picture, color, min_font_size, slide_width
+from course_lib.plots.trace.lanes import Lanes
+from course_lib.plots.trace.still import add_legend
 from course_lib.sim.schedule import stats
+from course_lib.sim.schedule.trace import as_trace, boxes
 from course_lib.utils import wording
 
-MAX_LABELS = 600
 MAX_FRAMES = 60
-
-
-def boxes(model) -> list[tuple[str, float, float, int]]:
-    """List the activities of a rank as (kind, start, end, samples as bits), merging neighbours of one kind and micro-batch."""
-    found: list[list] = []
-    for event in stats.events(model):
-        if event.kind not in stats.COMPUTE_KINDS:
-            continue
-        before = found[-1] if found else None
-        if before and before[0] == event.kind and before[3] == event.mask and event.start - before[2] <= 1e-9 * event.end:
-            before[2] = event.end
-        else:
-            found.append([event.kind, event.start, event.end, event.mask])
-    return [tuple(box) for box in found]
 
 
 def animate(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None) -> Animation:
@@ -38,7 +26,7 @@ def animate(models: Sequence, title: str | None = None, batches: Sequence[Sequen
 
 
 def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None, until: float = math.inf) -> Picture:
-    """Draw the ranks over time: computing, communicating, idle (pale), with numbered micro-batches; below, the memory.
+    """Draw the ranks over time, like a trace of real ranks, with numbered micro-batches; below, the memory.
 
     Parameters
     ----------
@@ -47,65 +35,35 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     batches : sequence of sequence of int, optional
         Micro-batches that number the boxes; by default those that the ranks worked on.
     until : float
-        Virtual seconds; activities that end later are omitted.
+        Virtual seconds; work that ends later is omitted.
 
     Returns
     -------
     figures.Picture
     """
-    from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
     models = sorted(models, key=lambda m: m.rank)
     n, total = len(models), max(m.time for m in models) or 1.0
-    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if total * s >= 1 or u == "µs")
     summary = f"T = {wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubble fraction {stats.bubble_fraction(models):.1%}"
     over = stats.over_capacity_text(max(models, key=stats.peak_memory))
     title = (f"{title}: {summary}" if title else summary) + (f"; {over}" if over else "")
-    row = 0.42 if n <= 8 else max(0.09, min(0.3, 5.5 / n))
+    row = 0.5 if n <= 8 else max(0.09, min(0.34, 5.5 / n))
     height = row * n + 2.6
     figure = Figure(figsize=(slide_width(9.6, height), height), layout="constrained")
     figure.suptitle(title, fontsize=12, color=INK)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.3])
-
-    shapes: dict[str, list] = {kind: [] for kind in ACTIVITY_COLORS}
-    numbers, labels = stats.batch_numbers(models, batches), []
     type_size = max(8 if n <= 8 else 6, min_font_size(figure))
-    for model in models:
-        y = model.rank
-        for kind, start, end, mask in boxes(model):
-            if end > until:
-                continue
-            shapes[kind].append(_box(start * scale, end * scale, y - 0.4, y + 0.2))
-            width = (end - start) / total
-            if mask in numbers and n <= 16 and width > (0.011 * len(str(numbers[mask])) + 0.004) * type_size / 8:
-                labels.append(((start + end) / 2 * scale, y - 0.1, numbers[mask], ACTIVITY_COLORS[kind]))
-        for event in stats.events(model):
-            if event.kind in stats.COMMUNICATION_KINDS and event.kind != "receive" and until >= event.end > event.start:
-                shapes["communication"].append(_box(event.start * scale, event.end * scale, y + 0.22, y + 0.4))
-    axes.set_facecolor(PALE)
-    for kind, found in shapes.items():
-        edge = "white" if kind != "communication" and sum(map(len, shapes.values())) < 1500 else "face"
-        axes.add_collection(PolyCollection(found, facecolors=ACTIVITY_COLORS[kind], edgecolors=edge, linewidths=0.4))
-    for x, y, number, fill in labels[:MAX_LABELS] if len(labels) <= MAX_LABELS else []:
-        axes.text(x, y, number, ha="center", va="center", fontsize=type_size, color=ink_on(fill))
+    lanes = Lanes([as_trace(models, title, batches)], type_size)
     step = 1 if n <= 16 else 4 if n <= 32 else 8
     step *= 1 + int(1.2 * type_size > 72 * row * step)
-    axes.set(xlim=(0, total * scale), ylim=(n - 0.5, -0.5), yticks=range(0, n, step))
-    axes.set_yticklabels([f"rank {r}" for r in range(0, n, step)], fontsize=8)
-    names = [kind for kind, found in shapes.items() if found or until < math.inf]
-    handles = [Patch(color=ACTIVITY_COLORS[k], label=k) for k in names] + [Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle")]
-    axes.legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    peak = _memory(below, models, total, scale)
+    lanes.draw(axes, as_trace(models, title, batches, until) if until < total else lanes.traces[0], step)
+    add_legend(figure, lanes)
+    peak = _memory(below, models, total, lanes.scale)
     if until < total:
-        below.axvspan(until * scale, total * scale, color="white", zorder=3)
-    below.set_xlabel(f"virtual time, {unit}")
+        below.axvspan(until * lanes.scale, total * lanes.scale, color="white", zorder=3)
+    below.set_xlabel(f"virtual time, {lanes.unit}")
     return Picture(figure, f"{title}. {peak}")
-
-
-def _box(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 
 def _memory(axes, models: Sequence, total: float, scale: float) -> str:

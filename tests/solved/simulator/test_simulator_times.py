@@ -28,6 +28,8 @@ from course_lib.sim.core.hardware import GIB
 from course_lib.sim.schedule import replay, stats
 from course_lib.sim.schedule.check import left_over
 from course_lib.sim.schedule.simulation import simulate
+from course_lib.sim.schedule.trace import as_trace
+from course_lib.trace.timeline import COMPUTING
 
 
 def test_the_original_interface():
@@ -333,6 +335,39 @@ def test_a_chrome_trace_has_what_the_format_asks_for(tmp_path):
     peak = max(e["args"]["bytes"] for e in trace["traceEvents"] if e["ph"] == "C")
     assert peak == result.memory and result.memory < 80 * GIB
     assert max(e["ts"] + e["dur"] for e in trace["traceEvents"] if e["ph"] == "X") <= result.time * 1e6 + 1e-6
+
+
+async def passes_on(model):
+    """Rank 0 works on a sample and sends its output to the others, one after the other; the last one answers."""
+    weight, _ = model.load_weights(0)
+    if model.rank == 0:
+        out = model.forward(0, model.get_input_activation([0]), weight)
+        sends = [model.send(dest, out) for dest in range(1, model.world_size)]
+        for send in sends:
+            await send
+        await model.receive(model.world_size - 1)
+    else:
+        came = await model.receive(0)
+        if model.rank == model.world_size - 1:
+            await model.send(0, came)
+
+
+def test_a_run_is_a_trace_like_those_of_real_ranks():
+    for models in (
+        simulate(data_parallel, world_size=3, num_layers=2, global_batch_size=6, batch_size=2, slowdown={1: 2.0}),
+        simulate(passes_on, world_size=3, num_layers=1, global_batch_size=1),
+    ):
+        found = as_trace(models, "A run")
+        for model, summary in zip(models, found.summaries(), strict=True):
+            assert summary.seconds[COMPUTING] == pytest.approx(stats.busy_seconds(model))
+            assert sum(summary.seconds.values()) == pytest.approx(model.time)
+        assert found.seconds == max(m.time for m in models)
+        assert all(a.sent < a.received for a in found.arrows())
+    slow, arrows = as_trace(simulate(data_parallel, world_size=3, num_layers=2, global_batch_size=6, slowdown={1: 2.0}), ""), found.arrows()
+    assert slow.straggler()[0] == 1
+    assert [(a.source, a.dest) for a in sorted(arrows, key=lambda a: a.sent)] == [(0, 1), (0, 2), (2, 0)]
+    half = as_trace(models, "", until=found.seconds / 2)
+    assert half.seconds == found.seconds / 2 and all(e.end <= half.seconds for r in half.ranks for e in r.events)
 
 
 @pytest.mark.parametrize("n", [1, 4, 16, 64])
