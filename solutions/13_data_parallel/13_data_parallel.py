@@ -201,7 +201,8 @@ plots.lines(curves, "How far apart the ranks' models are", "step", "largest diff
 # %% Trace three steps tags=["experiment", "slide-50"]
 # %%px --trace # Three steps, one rank with more samples
 slow, times_as_many = 3, 4  # try another rank, and another number
-model, copies = DistributedDataParallel(network(seed=0)), times_as_many if rank == slow else 1
+model = DistributedDataParallel(network(seed=0))
+copies = times_as_many if rank == slow else 1
 x, y = np.tile(data.x_train, (2 * copies, 1)), np.tile(data.y_train, 2 * copies)
 comm.Barrier()
 for _ in range(3):

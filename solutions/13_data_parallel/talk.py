@@ -63,6 +63,9 @@
 # %% [markdown] tags=["fragment"]
 # Yes: the mean over the ranks is the mean over 64 samples.
 
+# %% [markdown] after="## Where does the time go?" tags=["notes"]
+# Let the room guess from the sizes: rank 3 computes four times as long, so the others wait three quarters of the time.
+
 # %% [markdown] after="Trace three steps" tags=["notes"]
 # Ask who waits before you run it: everybody for rank 3, at the end of each backward. The wrapper starts an all-reduce when a bucket is full,
 # and waits at the end. On a busy machine, other ranks are late at times, too: the table says for whom each rank waited.

@@ -16,7 +16,7 @@ import numpy as np
 from course_lib import cluster, plots, saving
 from course_lib.check.attention.kernels import MergeAndZigzagCheck, peak_memory_by_length
 from course_lib.check.attention.ring_attention import RingAttentionCheck
-from course_lib.check.attention.ring_time import time_ring
+from course_lib.check.attention.ring_time import trace_passes
 from course_lib.plots import attention
 
 ranks = cluster.start(4)
@@ -250,15 +250,10 @@ check.passed()
 # %% Time a pass round the ring tags=["experiment", "slide-50"]
 heads, length, d = 1, 4096, 16  # length: positions of the whole sequence
 flop_rate, bandwidth = 2e9, 10e6  # FLOP/s of a rank, bytes/s of a link: slow ones
-sizes = dict(shape=(1, heads, length, d), flop_rate=flop_rate, bandwidth=bandwidth)
-runs = {"plain": dict(plain=True), "zigzag": {}, "zigzag, overlapped": dict(overlap=True)}
-with ranks.trace(show=False) as traces:
-    for name, how in runs.items():
-        ranks.call(time_ring, sizes | how | dict(name=name))
+passes = trace_passes(ranks, (1, heads, length, d), flop_rate, bandwidth)
 
 # %% Draw the times tags=["folded", "slide-50"]
-fastest = {name: trace.fastest(name) for name, trace in zip(runs, traces, strict=True)}
-plots.timeline(fastest, "Ring attention, forward, at the given speeds: the fastest pass of five")
+plots.timeline(passes, "Ring attention, forward, at the given speeds: the fastest pass of five")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs

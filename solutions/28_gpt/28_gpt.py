@@ -220,7 +220,7 @@ plots.stacked(sent, f"Bytes that rank {rank} sends in a step, {Settings(**sizes)
 # When does a rank send, and when does it wait? Here is one step on the first grid. Find an exchange of each axis. Which ones can a rank not
 # hide behind its own work?
 
-# %% A step on the first grid tags=["folded", "slide"]
+# %% A step on the first grid tags=["folded"]
 students.have_run(results)
 train(steps=2, **grids[0])
 with ranks.trace(f"A step, {grid.name}"):

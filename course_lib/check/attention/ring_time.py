@@ -1,8 +1,8 @@
 """A ring attention's forward pass in part 23, on devices and links of given speeds.
 
-Everything here runs on the ranks. Ranks of one machine share its cores, and a message between them is a copy in memory. So blocks take
-the time of a device of a given speed, spent asleep, and messages arrive no earlier than over a network. The order of the work, the
-messages and the waits are those of the student's function. All times are seconds of the machine's clock, which its processes share.
+Ranks of one machine share its cores, and a message between them is a copy in memory. So blocks take the time of a device of a given speed,
+spent asleep, and messages arrive no earlier than over a network. The order of the work, the messages and the waits are those of the
+student's function. All times are seconds of the machine's clock, which its processes share.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from course_lib.collectives.communicator import ANY_SOURCE, ANY_TAG
 from course_lib.collectives.instrumentation.recording import prolonged_wait
 from course_lib.engine.namespace import get_ipython, student
 from course_lib.trace import span
+from course_lib.trace.timeline import Trace
 
 STAMP_BYTES = 8  # at the end of each message: when it was sent
 
@@ -116,33 +117,38 @@ class LinkReceive:
             request.Wait()
 
 
-def time_ring(
-    name: str,
-    shape: tuple[int, int, int, int],
-    flop_rate: float,
-    bandwidth: float,
-    *,
-    plain: bool = False,
-    overlap: bool = False,
-    tries: int = 5,
-) -> None:
-    """Run the student's `ring_attention` on this rank, forward, some times; collective. Each pass is a span of a trace.
+RUNS = {"plain": dict(plain=True), "zigzag": {}, "zigzag, overlapped": dict(overlap=True)}
+
+
+def trace_passes(ranks, shape: tuple[int, int, int, int], flop_rate: float, bandwidth: float, tries: int = 5) -> dict[str, Trace]:
+    """Trace the student's `ring_attention`, forward, with the ranks' chunks in two orders, and with messages that travel meanwhile.
 
     Parameters
     ----------
-    name : str
-        Name of the spans.
+    ranks : Ranks
     shape : (int, int, int, int)
         Batch, heads, positions of the whole sequence, and width of a head.
     flop_rate : float
         FLOP per second of each rank, in blocks of attention.
-    bandwidth, overlap
+    bandwidth : float
         See `PacedLink`.
-    plain : bool
-        Whether rank r has the chunks 2 r and 2 r + 1, instead of what the student's `zigzag` says.
     tries : int
-        Number of passes.
+        Number of passes of each run.
+
+    Returns
+    -------
+    dict of str to Trace
+        The fastest pass of each of `RUNS`, the one that other programs disturbed least.
     """
+    arguments = dict(shape=shape, flop_rate=flop_rate, bandwidth=bandwidth, tries=tries)
+    with ranks.trace(show=False) as traces:
+        for how in RUNS.values():
+            ranks.call(run_passes, arguments | how)
+    return {name: trace.fastest("pass") for name, trace in zip(RUNS, traces, strict=True)}
+
+
+def run_passes(shape, flop_rate, bandwidth, tries, plain=False, overlap=False):
+    """Run the student's function on this rank some times; each pass is a span. `plain`: rank r has the chunks 2 r and 2 r + 1."""
     comm, names = student("everyone"), get_ipython().user_ns
     n, (batch, heads, positions, d) = comm.Get_size(), shape
     length = positions // (2 * n) * 2
@@ -154,7 +160,7 @@ def time_ring(
         for _ in range(tries):
             link = PacedLink(comm, bandwidth, overlap)
             comm.Barrier()
-            with span(name):
+            with span("pass"):
                 student("ring_attention")(q, k, v, link)
     finally:
         names.update(kept)

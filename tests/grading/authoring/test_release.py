@@ -149,7 +149,7 @@ def test_what_sets_up_draws_or_checks_is_folded_and_says_what_it_does():
             folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
             assert folded == (build.kind_of(cell) == "given" or build.FOLDED_TAG in cell.metadata.get("tags", []))
             if folded:
-                assert re.match(r"(%%px(  | --\S+ \S+  ))?# [A-Z]", cell.source)
+                assert re.match(r"(%%px( --\S+( [^#\s]+)?)?  )?# [A-Z]", cell.source)
 
 
 @pytest.mark.parametrize("part", parts())
