@@ -110,15 +110,17 @@ function render({ model, el }) {
       pen.textAlign = "center";
       pen.fillStyle = data.computing;
       for (const [begin, end, state] of lane.segments) if (state === "computing") box(pen, begin, end, y, BAR);
+      const wide = lane.operations.filter(([begin, end, , , inWork]) => !inWork || x(end) - x(begin) > 24); // others would hide the work
+      const inside = wide.filter(([, , , , inWork]) => inWork);
       for (const [begin, end, , color, number] of lane.work) {
+        const middle = (begin + end) / 2;
         pen.fillStyle = color;
-        if (box(pen, begin, end, y, BAR) > 6) {
+        if (box(pen, begin, end, y, BAR) > 6 && !inside.some(([b, e]) => b <= middle && middle <= e)) {
           pen.fillStyle = "#222";
           label(pen, number, begin, end, y + BAR / 2);
         }
       }
-      for (const [begin, end, name, depth, inWork] of lane.operations) {
-        if (inWork && x(end) - x(begin) < 24) continue; // it would hide the work's colour and number
+      for (const [begin, end, name, depth] of wide) {
         pen.fillStyle = depth % 2 ? "#a9a9a9" : "#b9b9b9";
         if (box(pen, begin, end, y + 2, BAR - 4) > 24) {
           pen.fillStyle = "#222";
