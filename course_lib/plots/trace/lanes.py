@@ -131,7 +131,8 @@ class Lanes:
         for e in (e for e, depth, in_work in operations(r) if not depth and not in_work):
             add(Style(OPERATION_COLOR, "white", 0.3, 1.2), e, 0.04 - self.top, self.bottom - 0.04, self.seconds / 400)
         for flight in trace.flights[r.rank]:
-            add(Style(self.colors[flight.event.ranks], "white", 0.3, 1.4), flight, self.bottom + 0.03, self.bottom + 0.13)
+            edge = 0.3 if len(trace.flights[r.rank]) < 80 else 0.0
+            add(Style(self.colors[flight.event.ranks], "white", edge, 1.4), flight, self.bottom + 0.03, self.bottom + 0.13)
         for e in (e for e in r.events if has_name(e)):
             add(Style(WORK_COLORS.get(e.name, SPAN_COLOR), "white", 0.4, 1.4), e, -self.top - 0.07, -self.top - 0.02)
 
