@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -34,16 +36,21 @@ class Animation:
 
         play = ipywidgets.Play(min=0, max=self.frames - 1, interval=FRAME_INTERVAL_MS, description="play", show_repeat=False)
         slider = ipywidgets.IntSlider(min=0, max=self.frames - 1, description="step", continuous_update=False)
-        image = ipywidgets.Image(value=self.frame(0).png(), format="png", alt=self.still.text)
-        image.layout.max_width = "100%"
-        image.layout.object_fit = "contain"
+        image = ipywidgets.HTML(self._image(0))  # ipywidgets.Image has no text for readers who cannot see it
 
         def show(change) -> None:
-            image.value = self.frame(change["new"]).png()
+            image.value = self._image(change["new"])
 
         slider.observe(show, "value")
         ipywidgets.jslink((play, "value"), (slider, "value"))
         return ipywidgets.VBox([ipywidgets.HBox([play, slider]), image])
+
+    def _image(self, number: int) -> str:
+        """Return a frame as HTML, with its text."""
+        data, sizes = self.frame(number)._repr_mimebundle_()
+        source = f"data:image/png;base64,{base64.b64encode(data['image/png']).decode()}"
+        text, size = html.escape(data["text/plain"]), " ".join(f'{name}="{value}"' for name, value in sizes["image/png"].items())
+        return f'<img class="widget-image" src="{source}" alt="{text}" {size} style="max-width: 100%; height: auto">'
 
     def _repr_mimebundle_(self, **options) -> tuple[dict, dict]:
         data, sizes = self.still._repr_mimebundle_(**options)

@@ -10,15 +10,16 @@ from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
 ChunksByRank = Sequence[Sequence[int]]  # chunks of each rank
 
 
-def _owners(held: ChunksByRank) -> dict[int, int]:
+def owners_of(held: ChunksByRank) -> dict[int, int]:
+    """Return the rank that holds each chunk."""
     return {int(chunk): r for r, mine in enumerate(held) for chunk in mine}
 
 
-def _mask(axes, held: ChunksByRank, strength: Callable[[int, int], float], title: str) -> None:
+def draw_mask(axes, held: ChunksByRank, strength: Callable[[int, int], float], title: str = "") -> None:
     """Draw the mask, a square per pair of chunks: in the colour of the query's rank, with the opacity that `strength` returns."""
     from matplotlib.patches import Polygon, Rectangle
 
-    owners = _owners(held)
+    owners = owners_of(held)
     n = len(owners)
     for query in range(n):
         fill = color(owners[query])
@@ -48,7 +49,7 @@ def work_shares(orders: Mapping[str, ChunksByRank], title: str) -> Picture:
     figure, panels = new_figure(4.9 * len(orders), 2.5, title, 2 * len(orders), width_ratios=[1.25, 1] * len(orders))
     said = []
     for (name, held), mask, bars in zip(orders.items(), panels[::2], panels[1::2], strict=True):
-        _mask(mask, held, lambda query, key: 1.0, name)
+        draw_mask(mask, held, lambda query, key: 1.0, name)
         total = sum(map(len, held)) ** 2 / 2
         shares = [100 * sum(chunk + 0.5 for chunk in mine) / total for mine in held]
         ranks = [f"rank {r}" for r in range(len(held))]
@@ -83,7 +84,7 @@ def ring_steps(held: ChunksByRank, whose: Sequence[Sequence[int]], title: str) -
     -------
     Animation
     """
-    owners, steps = _owners(held), len(whose[0])
+    owners, steps = owners_of(held), len(whose[0])
 
     def strength(now: int) -> Callable[[int, int], float]:
         def of(query: int, key: int) -> float:
@@ -94,7 +95,7 @@ def ring_steps(held: ChunksByRank, whose: Sequence[Sequence[int]], title: str) -
 
     def draw(step: int) -> Picture:
         figure, (mask, ring) = new_figure(6.4, 2.9, f"{title}\nstep {step} of {steps - 1}", 2, width_ratios=[1.2, 1])
-        _mask(mask, held, strength(step), "dark: computed now")
+        draw_mask(mask, held, strength(step), "dark: computed now")
         _ring(ring, [int(places[step]) for places in whose])
         said = ", ".join(f"rank {r} has those of rank {places[step]}" for r, places in enumerate(whose))
         return Picture(figure, f"{title}, step {step} of {steps - 1}: {said}.")

@@ -1,4 +1,4 @@
-"""Figures of a mixture of experts: token preferences, token routes, and expert loads.
+"""Figures of a mixture of experts: token preferences and expert loads.
 
 `round_trip` and `exchange_step` run on the ranks and call the student's functions there.
 """
@@ -13,8 +13,7 @@ import numpy as np
 
 from course_lib import placement
 from course_lib.autograd.tensor import Tensor
-from course_lib.plots.animation import Animation
-from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, new_figure
+from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure
 from course_lib.plots.placements import kinds
 
 
@@ -47,93 +46,6 @@ def routing_preferences(logits: Sequence[np.ndarray], title: str) -> Picture:
         _box(axes, (e + 0.08) * step, 2.9, 0.84 * step, owner, f"expert {e}")
         axes.text((e + 0.5) * step, 4.25, f"{wanted[e]} tokens", ha="center", va="center", fontsize=9, color=INK)
     return Picture(figure, f"{title}: experts 0 to {experts - 1} are preferred by {', '.join(map(str, wanted))} tokens.")
-
-
-def token_routes(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], title: str) -> Animation:
-    """Animate tokens at home, at their experts, and at home again, as found in the arrays, where each token is a unique number.
-
-    Parameters
-    ----------
-    found : sequence of (numpy.ndarray, numpy.ndarray, numpy.ndarray)
-        For each rank: its tokens before `dispatch`, ``(tokens,)``, numbered ``100 r + 1`` and so on; the slots after it,
-        ``(experts / n, n * capacity)``, with 0 in empty ones; and its tokens after `combine`.
-    title : str
-        Title of the figure.
-    """
-    start, slots, back = zip(*found, strict=True)
-    n, (local, width) = len(slots), slots[0].shape
-    arrived = {int(number) for each in slots for number in np.ravel(each) if number}
-    dropped = [int(number) for each in start for number in each if int(number) not in arrived]
-    longest = max(map(len, start))
-    frames = (
-        ("on their own ranks, before dispatch", start, None, ()),
-        ("after dispatch, at their experts", None, slots, ()),
-        (
-            "after combine, on their own ranks again; red: dropped" if dropped else "after combine, on their own ranks again",
-            [np.where(b == 0, s, b) for s, b in zip(start, back, strict=True)],
-            None,
-            dropped,
-        ),
-    )
-
-    def draw(step: int) -> Picture:
-        name, home, away, lost = frames[step]
-        return Picture(_field(f"{title}\n{name}", home, away, lost, (n, longest, local, width)), f"{title}, {name}.")
-
-    still = _field(title, start, slots, dropped, (n, longest, local, width))
-    owners = "; ".join(
-        f"expert {r * local + e} has {', '.join(map(_name, row[row != 0])) or 'none'}"
-        for r, each in enumerate(slots)
-        for e, row in enumerate(each)
-    )
-    said = f"dropped: {', '.join(map(_name, dropped)) or 'none'}"
-    return Animation(draw, len(frames), Picture(still, f"{title} (rank.token). {owners}; {said}."))
-
-
-def _name(number: float) -> str:
-    return f"{int(number) // 100}.{int(number) % 100 - 1}"
-
-
-def _field(title: str, home: Sequence | None, away: Sequence | None, lost: Sequence[int], sizes: tuple[int, int, int, int]):
-    """Draw a row per rank: its tokens on the left, the slots of its experts on the right; empty places are pale."""
-    n, longest, local, width = sizes
-    right, gap = longest + 3.3, width + 3.3
-    figure, (axes,) = new_figure(2.0 + 0.24 * (right + local * gap), 1.3 + 0.4 * n, title)
-    axes.set(xlim=(-2.4, right + local * gap), ylim=(1.4 * n + 0.1, -1.3))
-    axes.axis("off")
-    axes.text(longest / 2, -0.5, "tokens", ha="center", va="center", fontsize=10, color=INK)
-    axes.text(
-        right + local * gap / 2,
-        -0.5,
-        "slots of the experts; each frame holds one rank's tokens",
-        ha="center",
-        va="center",
-        fontsize=10,
-        color=INK,
-    )
-    for r in range(n):
-        y = 1.4 * r
-        axes.text(-0.3, y + 0.5, f"rank {r}", ha="right", va="center", fontsize=9, color=INK)
-        for t in range(longest):
-            number = home[r][t] if home is not None and t < len(home[r]) else 0
-            _token(axes, t, y, number, hollow=int(number) in lost)
-        for e in range(local):
-            x = right + e * gap
-            axes.text(x - 0.2, y + 0.5, f"expert {r * local + e}", ha="right", va="center", fontsize=8, color=INK)
-            for s in range(width):
-                _token(axes, x + 0.4 + s, y, away[r][e][s] if away is not None else 0)
-            for source in range(n):
-                _box(axes, x + 0.4 + source * width / n, y, width / n, "none", "", edge=INK, line=0.8)
-    return figure
-
-
-def _token(axes, x: float, y: float, number: float, hollow: bool = False) -> None:
-    if not number:
-        _box(axes, x, y, 1, PALE, "")
-    elif hollow:
-        _box(axes, x, y, 1, "white", str(int(number) % 100 - 1), edge="#FF0000", line=1.6)
-    else:
-        _box(axes, x, y, 1, color(int(number) // 100), str(int(number) % 100 - 1))
 
 
 def _box(axes, x: float, y: float, width: float, fill: str, text: str, edge: str = "white", line: float = 1.2) -> None:
@@ -197,7 +109,7 @@ def array_placements(ranks: int, title: str) -> Picture:
 
 
 def round_trip():
-    """Send this rank's eight tokens to their experts and back, for `token_routes`; the experts do nothing. Runs on a rank."""
+    """Send this rank's eight tokens to their experts and back, for `plots.moving.experts`; the experts do nothing. Runs on a rank."""
     here, way = Tensor(np.arange(8.0)[:, None] + 100 * rank + 1), route(Tensor(logits), 1, 2)
     way.weight = Tensor(np.ones((8, 1)))
     there = dispatch(here, way, comm)

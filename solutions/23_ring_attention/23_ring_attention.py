@@ -17,7 +17,7 @@ from course_lib import cluster, plots, saving
 from course_lib.check.attention.kernels import MergeAndZigzagCheck, peak_memory_by_length
 from course_lib.check.attention.ring_attention import RingAttentionCheck
 from course_lib.check.attention.ring_time import trace_passes
-from course_lib.plots import attention
+from course_lib.plots import attention, moving
 
 ranks = cluster.start(4)
 
@@ -67,8 +67,7 @@ attention.ring_steps(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values
 #
 # A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and the log-sum-exp $\mathrm{lse} = \log \sum_j e^{s_j}$. To
 # merge the outputs for two parts of the keys, weight each by its $e^{\mathrm{lse}}$, add them, and divide by the sum of the weights, whose
-# log is the new lse. To avoid overflow, subtract each row's larger lse first (Milakov and Gimelshein, 2018, "Online normalizer
-# calculation").
+# log is the new lse. To avoid overflow, subtract each row's larger lse first (Milakov and Gimelshein, 2018).
 
 
 # %% Exercise: merge tags=["exercise", "slide-50"]
@@ -143,8 +142,7 @@ check.zigzag(8, 4, [[0, 7], [1, 6], [2, 5], [3, 4]])
 check.zigzag(8, 2, [[0, 1, 6, 7], [2, 3, 4, 5]])
 check.passed()
 dealt = ranks.call("zigzag", [dict(n_chunks=8, ranks=4, rank=r) for r in range(4)])
-orders = {"in plain order": ranks.pull("chunks"), "in zigzag order": dealt}
-attention.work_shares(orders, "The same chunks in two orders, and each rank's share of the work")
+attention.work_shares({"in plain order": ranks.pull("chunks"), "in zigzag order": dealt}, "Two orders, and each rank's share of the work")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the ring
@@ -156,10 +154,9 @@ attention.work_shares(orders, "The same chunks in two orders, and each rank's sh
 # section 3.1). `positions(chunks, length)` gives the positions of chunks of `length` rows in the whole sequence. Write the forward pass
 # first: the check begins with it. In the backward pass, K and V go round again, and with them dK and dV, as **partial** sums: a rank adds
 # to the sums that came with the K and V it is working on, and passes all four on. One more step, the n-th, brings the sums home, to the
-# rank that owns this K and V. Hidden tests use other sizes, and groups of 1 to 4 ranks. In them, `Send` waits for its receiver.
-#
-# When that works, save time: start the exchange of the next K and V (`Irecv`, `Isend`) before you compute with those at hand, and wait
-# afterwards. No test asks for this *overlap*, but the timeline below shows what it saves.
+# rank that owns this K and V. Hidden tests use other sizes, and groups of 1 to 4 ranks. In them, `Send` waits for its receiver. When that
+# works, save time: start the exchange of the next K and V (`Irecv`, `Isend`) before you compute with those at hand, and wait afterwards. No
+# test asks for this *overlap*, but the timeline below shows what it saves. Before that, you can move through a trace of your forward pass.
 
 
 # %% Exercise: ring_attention tags=["exercise", "slide-50"]
@@ -227,8 +224,7 @@ def ring_attention(q, k, v, comm):
 
 # %% Check ring_attention tags=["given"]
 check = RingAttentionCheck("ring_attention, forward", ranks)
-check.attend(4)
-check.attend(2, np.float32)
+check.steps(4, 2)
 check.attend(4, large=True)
 check.passed()
 check = RingAttentionCheck("ring_attention, forward and backward, what it sends and holds", ranks)
@@ -237,6 +233,11 @@ check.attend(3, np.float32, backward=True, layers=2)
 check.bytes_sent(4)
 check.peak_memory()
 check.passed()
+
+# %% Watch a forward pass tags=["folded", "slide-50"]
+with ranks.trace(show=False) as traces:
+    ranks.run("ring_attention(*map(Tensor, np.ones((3, 1, 2, 512, 16))), everyone)")
+moving.ring_attention(traces, dealt, "Your K and V on their way round the ring")
 
 # %% [markdown] tags=["slide-50"]
 # ## Who waits for whom
@@ -258,8 +259,7 @@ plots.timeline(passes, "Ring attention, forward, at the given speeds: the fastes
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# A rank's peak memory in one step, forward and backward, as measured: for one rank with the whole sequence, and for your four, with a quarter
-# each. For long sequences, your four together hold about a quarter of what the single rank does.
+# For long sequences, your four ranks together hold about a quarter of what one rank with the whole sequence does, forward and backward.
 
 # %% Draw the memory tags=["folded", "slide-50"]
 lengths = [256, 512, 1024, 1536, 2048]

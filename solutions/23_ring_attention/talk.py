@@ -59,6 +59,10 @@
 # pass: sums travel on, and this block's terms are added afterwards. The last line brings the sums home; without it, each rank returns the
 # gradients of the next one, in the right shape. Also ask what stays put: q, grad, out and lse never travel.
 
+# %% [markdown] after="Watch a forward pass" tags=["notes"]
+# Move the slider slowly: in the frames between the steps, each arrow carries the K and V that its rank has just used. Ask what the ranks do
+# while the arrows move; the percentage in the sentence says how much of that time the receivers computed.
+
 # %% [markdown] after="## Who waits for whom" tags=["notes"]
 # The length is 4 times FLOP/s over bytes/s for each rank: 800 positions, 3200 in all. Twice as many with half the bandwidth. In float32, K
 # and V have 8 bytes per number pair; bfloat16 halves that.

@@ -17,6 +17,7 @@ from course_lib import cluster, plots, saving
 from course_lib.check.experts.check import ExpertsCheck
 from course_lib.check.experts.reference import softmax
 from course_lib.plots import experts as pictures
+from course_lib.plots import moving
 
 ranks = cluster.start(4)
 
@@ -200,8 +201,14 @@ def combine(y, route, comm):
 # %% Check combine, and the layer with all three tags=["given"]
 ExpertsCheck("combine", ranks).by_hand("combine", "layer")
 
+# %% [markdown] tags=["skip"]
+# Move through the step. The trace of your functions has the two all-to-alls, with their bytes and times, but no contents: which token went
+# where comes from the ranks' arrays.
+
 # %% Draw the tokens' routes tags=["folded", "slide"]
-pictures.token_routes(ranks.call(pictures.round_trip), "32 tokens, each in its rank's colour; eight experts with two slots per rank")
+with ranks.trace(show=False) as traces:
+    tokens = ranks.call(pictures.round_trip)
+moving.experts(traces, tokens, "32 tokens, and eight experts with two slots for each rank")
 
 # %% [markdown] tags=["slide-50"]
 # ## Do the experts share the work?

@@ -41,13 +41,13 @@
 # slip is the last line without the transpose. And a rank whose tokens all stay at home must still call the all-to-all, or the others wait.
 
 # %% [markdown] after="Draw the tokens' routes" tags=["notes"]
-# Go through the three frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
+# Go through the five frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
 # and one of them is dropped all the same: rank 2 has three tokens for it, and two slots, so it sends two.
 
 # %% [markdown] after="Draw the tokens' routes" tags=["slide"]
 # ## A question for the room
 #
-# A token with a red frame has no slot. What does the layer do with it?
+# A crossed token has no slot. What does the layer do with it?
 
 # %% [markdown] tags=["fragment"]
 # Nothing: `combine` gives 0, and the layer adds its input to that. So the token passes through unchanged, thanks to the residual

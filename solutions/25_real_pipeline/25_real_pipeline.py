@@ -7,25 +7,22 @@
 # %% [markdown] tags=["slide"]
 # # 25 A pipeline on real ranks
 #
-# **You will build** `gpipe_step` and `one_forward_one_backward_step`: the two schedules from part 19, now with messages between processes
-# and real gradients.
+# **You will build** `gpipe_step` and `one_forward_one_backward_step`: the two schedules from part 19, now with real gradients.
 #
 # *{points} points. About 80 minutes.*
 
 # %% Start the ranks tags=["given"]
 import os
-
 import numpy as np
-
 from course_lib import cluster, plots, saving, sim
 from course_lib.check.pipeline.check import PipelineCheck
+from course_lib.plots import moving
 
 ranks = cluster.start(4)
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
-
 from course_lib import memory
 from course_lib.collectives import Communicator
 from course_lib.gpt.model import Sizes, Stage, layers
@@ -143,7 +140,7 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=Tru
 #
 # In GPipe, the activations of all micro-batches are held at once. In 1F1B, rank r of p has at most $p - r$ micro-batches **in flight**,
 # which have gone forward and not yet backward: it begins with $p - r - 1$ forwards, then alternates one forward and one backward, and ends
-# with the remaining backwards. Sends and waits are as before.
+# with the remaining backwards. Sends and waits are as before. Afterwards, move through both steps: who holds how many activations?
 #
 # Now two neighbours send to each other at the same time: one an activation, the other a gradient. `Send` of a large array returns only
 # when it has been received. If both ranks are in `Send`, nobody receives. `request = comm.Isend(array, dest=...)` starts sending and
@@ -200,12 +197,18 @@ def one_forward_one_backward_step(stage, micro_batches, comm):
 check = PipelineCheck("one_forward_one_backward_step", ranks)
 check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True).exchanges(4, 6).peak_memory().passed()
 
+# %% Watch both schedules tags=["folded", "slide-50"]
+steps = {"GPipe": "gpipe_step", "1F1B": "one_forward_one_backward_step"}
+for name, step in steps.items():
+    with ranks.trace(show=False) as steps[name]:
+        ranks.run(f"{step}(Stage(layers(sizes, 4, rank), sizes.width), micro_batches[:6], everyone)")
+moving.pipeline(steps, "A training step of six micro-batches on four ranks")
+
 # %% [markdown] tags=["slide-50"]
 # ## Measured and simulated
 #
-# `sim.calibrate` times matrix products, passes over memory and messages, on all ranks at the same time. From these numbers, and from the
-# FLOP and bytes that a stage needs, the simulator works out when each piece of work should begin and end. Four ranks work, or two on a
-# computer with fewer than four cores, where four would have to share them.
+# `sim.calibrate` times matrix products, passes over memory and messages, on all ranks at once. From these, and from a stage's FLOP and
+# bytes, the simulator works out when each piece of work should begin and end. With fewer than four cores, only two ranks work here.
 
 # %% Time both orders, and draw them tags=["folded", "slide-50"]
 depth, count = 8, 8  # blocks of the model, micro-batches of a step
@@ -216,9 +219,8 @@ plots.timeline(panels, f"A step of {count} micro-batches, {machine.name}: measur
 # %% [markdown] tags=["slide-50"]
 # ## One slow stage
 #
-# Stages are never equal: one has the logits of a large vocabulary, or a slower device. Here, your functions drive tiny stages that sleep
-# until a given time is over, so that four ranks need not share your cores. Stage `slow` takes `factor` times as long. Before you run it: how
-# long does the step take, compared with equal stages, and how large is the bubble? Does it matter which stage is slow?
+# Stages are never equal: one has the logits, or a slower device. Here, your functions drive tiny stages that sleep until a given time is
+# over. Stage `slow` takes `factor` times as long. Before you run it: how long will the step take? Does it matter which stage is slow?
 
 # %% Slow one stage down tags=["experiment", "slide-50"]
 # %%px
@@ -251,8 +253,7 @@ plots.timeline(fastest, "The same step, with equal stages and with a slow one, t
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Both schedules have the same bubbles and send the same bytes. But what rank 0 holds grows with the number of micro-batches in GPipe, and
-# stays the same in 1F1B.
+# Both schedules have the same bubbles and send the same bytes. But only in GPipe does what rank 0 holds grow with the micro-batches.
 
 
 # %% Measure the memory tags=["folded", "slide"]

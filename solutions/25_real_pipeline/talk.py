@@ -48,6 +48,10 @@
 # come at the end, which is safe only because each message has an array of its own; a single buffer for all of them would change while
 # it is being sent.
 
+# %% [markdown] after="Watch both schedules" tags=["notes"]
+# Stop at the first step in which the two differ: in 1F1B the last rank goes backward at once, and from then on no rank holds more. Both
+# are over in the same step. The frames show the order, not the time: a backward takes about twice as long as a forward.
+
 # %% [markdown] after="## Measured and simulated" tags=["notes"]
 # Calibration uses all ranks at once, because they share the memory bandwidth: a rank on its own would look too fast. On a laptop with fewer
 # than four cores, two ranks are measured; say so before the room counts rows.

@@ -7,8 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 26 Fully sharded data parallel
 #
-# **You will build** `FullyShardedDataParallel`: wrap it around any model, and the model trains on several ranks, each of which keeps only
-# its part.
+# **You will build** `FullyShardedDataParallel`: wrap it around any model, and the model trains on ranks that keep only their parts.
 #
 # *{points} points. About 75 minutes.*
 
@@ -17,15 +16,14 @@ import numpy as np
 from course_lib import cluster, plots, saving
 from course_lib.check.fsdp.flat_shard import FlatShardCheck
 from course_lib.check.fsdp.check import FsdpCheck
+from course_lib.plots import moving
 
 ranks = cluster.start(4)
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
 from functools import partial
-
 import numpy as np
-
 from course_lib.autograd import Linear, Parameter, Sequential
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
@@ -39,7 +37,6 @@ everyone = Communicator()
 # %% [markdown] tags=["slide"]
 # In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and freed again
 # afterwards. Here we do the same for any model, one **block** after another. A block's parameters are sharded together, as one flat array.
-#
 # The blocks are the modules directly inside the model. `blocks, rest = units(module)` finds them: `blocks` is a list of pairs
 # `(block, parameters)`, and `rest` is a list of the parameters that belong to no block, or to several.
 
@@ -162,7 +159,7 @@ net(np.ones((1, 2), np.float32)).sum().backward()
 #   may change the shards before the next forward;
 # - a block's gradients are reduced as soon as they are complete, if `sync` says so, and the rest's at the end.
 #
-# In `clip_gradients`, a rank knows only the norm of its own parts. One number from each rank is enough; collect them with `Allgather`.
+# In `clip_gradients`, a rank knows only the norm of its own parts; collect all norms with `Allgather`. Then, move through a step.
 
 
 # %% Exercise: FullyShardedDataParallel tags=["exercise", "slide-50"]
@@ -251,12 +248,16 @@ check = FsdpCheck("FullyShardedDataParallel", ranks).train(4).train(4, shared=Tr
 check.accumulate(4).exchanges(4).peak_memory().passed()
 FsdpCheck("clip_gradients", ranks).clipping(4).passed()
 
+# %% Watch a step, block by block tags=["folded", "slide-50"]
+with ranks.trace(show=False) as traces:
+    ranks.run("held = profile.held_in_step(FullyShardedDataParallel, everyone)")
+moving.fully_sharded(traces, ranks.pull("held"), "A step with your wrapper, block by block")
+
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# The first picture shows a step with your wrapper. The numbers are the blocks that run, the thin bars gathers in flight: are they hidden?
-# The second shows what a rank keeps between steps, with part 13's wrapper and with yours. Without sharding, that is four arrays of the
-# model's size: parameters, gradients, and Adam's two moments.
+# In the first picture, numbers are the blocks that run, and thin bars gathers in flight: are they hidden? The second shows what a rank keeps
+# between steps. With part 13's wrapper, that is four arrays of the model's size: parameters, gradients, and Adam's two moments.
 
 # %% Train in both ways tags=["folded", "skip"]
 # %%px
@@ -296,7 +297,6 @@ else:
 # - PyTorch's FSDP2 is `fully_shard` (`torch/distributed/fsdp/_fully_shard`), called on each block and then on the model. It cuts each
 #   parameter along its first dimension, and still gathers a block in one exchange; FSDP1 (`FullyShardedDataParallel`) has flat arrays, as
 #   you do. `set_requires_gradient_sync(False)` is `sync = False`. `reshard_after_forward=False` keeps blocks whole until backward.
-#   Recomputation is on its own, in `torch.utils.checkpoint`.
 # - DeepSpeed: stage 3; `runtime/zero/partitioned_param_coordinator.py` records the order of a first step, and prefetches by it.
 # - Megatron-LM: `--use-megatron-fsdp`, `megatron/core/distributed/fsdp`.
 # - JAX: parameters sharded over the data axis and `jit`; the compiler adds the all-gathers and reduce-scatters.

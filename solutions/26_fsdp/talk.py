@@ -61,6 +61,10 @@
 # Otherwise the whole model would be in memory at the end of the forward pass. The price is one more gather: each step moves 3 times the
 # model's size instead of twice.
 
+# %% [markdown] after="Watch a step, block by block" tags=["notes"]
+# Follow the line on the right: it rises with each gather and falls with each free. In backward it is higher, as gradients and a block's
+# activations are there too. In the end a rank holds its parts of the parameters and of the gradients.
+
 # %% [markdown] after="## What it costs" tags=["notes"]
 # Ask for the ratio of the two bars before you show them. Parameters, gradients and both moments are all sharded, so it is the number of
 # ranks: four.
