@@ -10,13 +10,14 @@ from pathlib import Path
 
 from benchmarks.communication import collectives, hosts, messages, ring, tracing
 from benchmarks.grading import autograding, collecting, kills, reporting, thousand
-from benchmarks.ranks import idle, lecturing, notebooks, starting
+from benchmarks.ranks import idle, lecturing, notebooks, panel, starting
 from benchmarks.simulation import pipeline, planning, simulator
 from benchmarks.training import autograd, checkpointing, ddp, fsdp, gpt, grids, perceptron, shell, transformer, zero
 
 BENCHES = {
     "start": starting.figures,
     "idle": idle.figures,
+    "panel": panel.figures,
     "collectives": collectives.figures,
     "messages": messages.figures,
     "trace": tracing.figures,

@@ -46,6 +46,7 @@ class _Counts(dict):
 
 
 _counts: dict[tuple[int, ...], _Counts] = {}
+_sent_before = 0.0  # bytes on the wire that `reset` has set back to zero
 on_proc_null_message: Callable[[str], None] | None = None  # called for each message to or from MPI.PROC_NULL
 on_first_call: Callable[[tuple[int, ...], str], None] | None = None  # called at the first call of each operation on each group
 
@@ -73,7 +74,15 @@ def entries() -> list[TrafficEntry]:
     ]
 
 
+def sent() -> float:
+    """Bytes on the wire that this rank has sent since its process started; any thread may ask."""
+    counted = [(operation, len(by.ranks), count[1]) for by in [*_counts.values()] for operation, count in [*by.items()]]
+    return _sent_before + sum(wire_bytes(*each) for each in counted)
+
+
 def reset() -> None:
-    """Reset all counts to zero."""
+    """Reset all counts to zero; `sent` still includes them."""
+    global _sent_before
+    _sent_before = sent()
     for by_operation in _counts.values():
         by_operation.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from course_lib.cluster.panel.source import Source
 from course_lib.cluster.processes.host_heartbeat import LOST_AFTER_SECONDS, HostHeartbeat
 from course_lib.cluster.processes.launch import Processes
 from course_lib.utils import wording
@@ -39,6 +40,12 @@ class ClusterConnection:
         The machine of each rank.
     heartbeat : HostHeartbeat or None
         Present if machines have agents.
+    source : Source or None
+        Where this kernel reads the states of the ranks; None if it cannot.
+    end_reason : str
+        Why the ranks have ended, if `check` has found that.
+    closed : bool
+        Whether `end` has been called.
     """
 
     n: int
@@ -46,6 +53,9 @@ class ClusterConnection:
     processes: Processes | None = None
     hosts: list[str] = field(default_factory=list)
     heartbeat: HostHeartbeat | None = None
+    source: Source | None = None
+    end_reason: str = ""
+    closed: bool = False
 
     def alive(self) -> bool:
         """Return whether all processes that this kernel has started still run."""
@@ -54,7 +64,7 @@ class ClusterConnection:
     def check(self) -> None:
         """Raise RanksGone if a process has ended or a machine is lost, after ending the remaining processes."""
         if not self.alive():
-            what = self.processes.exit_reason()
+            what = self.end_reason = self.processes.exit_reason()
             self.end()
             raise RanksGone(f"{what} All ranks end with it. {RESTART_ADVICE}")
         if self.heartbeat and (lost := self.heartbeat.lost()):
@@ -66,6 +76,7 @@ class ClusterConnection:
                 if self.processes
                 else "The other engines still run, but cannot continue: start new ones."
             )
+            self.end_reason = f"{what}. {why}"
             self.end()
             raise RanksGone(f"{what}. {why} {what_now}")
 
@@ -75,6 +86,7 @@ class ClusterConnection:
 
     def end(self) -> None:
         """End the processes; attached engines keep running. Safe to call again."""
+        self.closed, self.source = True, None
         if self.heartbeat:
             self.heartbeat.close()
         if self.processes:

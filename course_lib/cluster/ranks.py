@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from course_lib import memory
 from course_lib.cluster import idle_shutdown, replies, requests, startup, time_limits
 from course_lib.cluster.connection import STOPPED_MESSAGE, ClusterConnection, RanksGone
+from course_lib.cluster.panel.panel import Panel
 from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.source import misplaced_names
 from course_lib.cluster.source import rerun as cells
 from course_lib.cluster.source.ship_function import pack
 from course_lib.engine import serialization
+from course_lib.plots.figures import on_slides
 from course_lib.sandbox import bubblewrap
 from course_lib.trace import perfetto
 from course_lib.trace.recorder import CAPACITY
@@ -69,6 +71,8 @@ class Ranks:
         self._connection: ClusterConnection | None = None
         self._replay_log = time_limits.ReplayLog()
         self._round, self._epoch, self._stopped, self.idle_stop_seconds = 0, 0, False, None
+        self._panel: Panel | None = None
+        self._starting = False
         self._traces: list[tuple[dict[int, dict], list[str]]] | None = None  # replies to each request and hosts, while traces are recorded
         began = time.monotonic()
         self._come_up(client)
@@ -81,10 +85,15 @@ class Ranks:
         return f"{self.n} ranks on {where}, up in {self.seconds:.1f} s"
 
     def _come_up(self, client: Client | None = None) -> None:
-        self._stopped = False
-        self._connection = startup.start_ranks(self.n, client, self.slurm)
+        self._stopped, self._starting = False, True
+        try:
+            self._connection = startup.start_ranks(self.n, client, self.slurm)
+        finally:
+            self._starting = False
         self.idle_stop_seconds = None
         self.hosts = self._connection.hosts
+        if self._panel or on_slides():
+            self.panel().resume()
         atexit.register(self.stop)
 
     def alive(self) -> bool:
@@ -129,6 +138,29 @@ class Ranks:
                     replies.raise_errors(self.run(cell.source, targets=cell.on(self.n, before), label=cell.label))
             finally:
                 self._traces = traces
+
+    def panel(self) -> Panel:
+        """Return a live panel of what each rank does, to be shown below a cell; it stays up to date also while a cell runs.
+
+        Returns
+        -------
+        Panel
+        """
+        if self._panel is None:
+            self._panel = Panel(self)
+        return self._panel
+
+    @property
+    def connection(self) -> ClusterConnection | None:
+        """The connection to the ranks; None while they are not up."""
+        return self._connection
+
+    @property
+    def absence(self) -> str:
+        """The reason why there is no connection, in a few words."""
+        if self._starting:
+            return "new ranks are starting"
+        return "stopped while idle" if self.idle_stop_seconds else "stopped" if self._stopped else "gone"
 
     # Running code.
 

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from course_lib.cluster import requests
 from course_lib.cluster.connection import ClusterConnection, RanksGone
 from course_lib.cluster.isolated.ranks import IsolatedRanks
+from course_lib.cluster.panel.source import DescriptorListener, FileSource, HostSource
 from course_lib.cluster.processes import launch, rank_quota
 from course_lib.cluster.processes.host_heartbeat import HostHeartbeat
 from course_lib.cluster.processes.launch import Processes
@@ -122,7 +123,9 @@ def _greet(connection: ClusterConnection, limit: float) -> None:
     hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
     engines = sorted(connection.client.ids)[: connection.n]
     try:
-        replies = requests.ask(connection, {engine: hello for engine in engines}, limit)
+        with DescriptorListener() as listener:
+            replies = requests.ask(connection, {engine: {**hello, "board": listener.path} for engine in engines}, limit)
+            descriptor = listener.descriptor()
     except RanksGone as gone:
         raise StartError(f"{gone}\n{connection.log()}") from None
     for engine, reply in replies.items():
@@ -138,8 +141,12 @@ def _greet(connection: ClusterConnection, limit: float) -> None:
             f"{sorted({f['size'] for f in facts.values()})} and ranks {[f['rank'] for f in facts.values()]}. "
             "Were the engines started by this MPI's own mpiexec?"
         )
+    if descriptor is not None:
+        connection.source = FileSource(len(facts), descriptor)
     connection.hosts = [f["host"] for f in facts.values()]
     places = {f["host"]: f["agent"] for f in facts.values() if "agent" in f}
+    if places:
+        connection.source = HostSource(connection.hosts, places)
     try:
         connection.heartbeat = HostHeartbeat(places) if places else None
     except StartError as error:

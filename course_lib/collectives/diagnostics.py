@@ -176,7 +176,7 @@ def deadlock(snapshot: Snapshot) -> str:
     concerned = [view for view in snapshot.ranks if any(call.members >> view.rank & 1 for call in waiting.values())]
     blocked = {view.rank: waiting[view.rank] for view in concerned if view.rank in waiting}
     absent = [view for view in concerned if view.rank not in waiting]
-    calls = wording.grouped((_call(call, size), rank) for rank, call in blocked.items())
+    calls = wording.grouped((pending_call(call, size), rank) for rank, call in blocked.items())
     reasons = wording.grouped((reason, view.rank) for view in absent if (reason := _absence(view, late, snapshot.newest)))
     parts = [f"{_on_machines(some, snapshot.machines)} wait{'s' if len(some) == 1 else ''} in {call}" for call, some in calls.items()]
     parts += [f"{_on_machines(some, snapshot.machines)} {one if len(some) == 1 else many}" for (one, many), some in reasons.items()]
@@ -184,7 +184,7 @@ def deadlock(snapshot: Snapshot) -> str:
     return "; ".join(parts) + ". " + _deadlock_hint(kinds, {view.state for view in absent}, bool(reasons), waiting)
 
 
-def _call(view: RankView, size: int) -> str:
+def pending_call(view: RankView, size: int) -> str:
     """Describe the call in which a rank waits; for a nonblocking collective or a message, that is the rank's own text."""
     if view.key <= 0:
         return view.text

@@ -177,6 +177,10 @@ missing = 4
 if rank != missing:
     comm.Allreduce(np.ones(3), np.empty(3))
 
+# %% [markdown] tags=["skip"]
+# You can also watch the ranks while they work: add a cell with `ranks.panel()` and run it. It shows at any time what each rank does, and for
+# which other ranks it waits.
+
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #

@@ -130,7 +130,7 @@ def test_making_a_group_can_be_interrupted_and_leaves_nobody_behind(eight):
 
 def test_a_call_that_was_made_before_is_no_match_where_memory_is_not_in_order(eight):
     late = """
-from course_lib.collectives.deadlock.board import ARRIVED_KEY
+from course_lib.collectives.deadlock.layout import ARRIVED_KEY
 from course_lib.collectives.progress import rendezvous as meeting
 meeting.TOTAL_STORE_ORDER = False
 comm = Communicator()

@@ -94,7 +94,8 @@ def test_who_catches_a_deadlock_and_works_on_is_waited_for(eight):
         eight,
         """
 from course_lib.collectives import DeadlockError
-from course_lib.collectives.deadlock.board import STATE, open_board
+from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.deadlock.layout import STATE
 from course_lib.collectives.snapshot import DEADLOCK_RAISING
 pair, rows, total = comm.Split(rank // 2), open_board().parts, np.empty(1)
 if rank == 0:
@@ -120,7 +121,8 @@ def test_a_deadlock_is_said_while_other_ranks_go_on_working(eight):
     errors, _ = failing(
         eight,
         """
-from course_lib.collectives.deadlock.board import STATE, open_board
+from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.deadlock.layout import STATE
 from course_lib.collectives.snapshot import DEADLOCK_RAISING, DEADLOCKED
 pair, rows = comm.Split(rank // 2), open_board().parts
 if rank == 0:

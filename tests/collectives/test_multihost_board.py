@@ -24,7 +24,8 @@ def say(*words):
 # The cell of a rank that gave up ends; the rank stays: one that ends is another thing to say for those that have not said theirs.
 OVER = """
 import glob, time
-from course_lib.collectives.deadlock.board import STATE, open_board
+from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.deadlock.layout import STATE
 from course_lib.collectives.snapshot import DEADLOCK_RAISING, DEADLOCKED
 if open_board().mine[STATE] == DEADLOCK_RAISING:
     open_board().end(DEADLOCKED, keep_call=True)

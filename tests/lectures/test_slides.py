@@ -191,6 +191,43 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         run_slide(page)
         assert not page.evaluate("document.querySelectorAll('.jp-Cell:not(.lecture-off) [data-mime-type*=error]').length")
 
+    def test_a_strip_shows_what_each_rank_does_while_a_cell_waits_and_after_an_interrupt(lecture):
+        page = lecture("00_warmup", 1280, 720)
+        strip = "document.querySelector('.lecture-strip').innerText"
+        page.keyboard.press("r")
+        page.wait_for_function(f"{strip}.includes('No ranks have been started yet.')")
+        page.keyboard.press("PageDown")
+        page.keyboard.press("PageDown")
+        run_slide(page)
+        page.wait_for_function("document.querySelectorAll('.lecture-strip .resting').length === 8")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Control+End")
+        page.keyboard.type("\nfrom course_lib.collectives import Communicator\nwhile rank == 3: pass\nCommunicator().Barrier()")
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_function("document.querySelectorAll('.lecture-strip .waits').length === 7", timeout=90_000)
+        shown = page.evaluate("[...document.querySelectorAll('.lecture-strip div')].map(cell => cell.innerText.split(/\\s+/))")
+        assert [" ".join([*words[:3], *words[5:]]) for words in shown] == [
+            "▶ rank 3 computing" if rank == 3 else f"‖ rank {rank} waits for 3" for rank in range(8)
+        ]
+        sizes = "[...document.querySelectorAll('.lecture-strip *')].map(e => parseFloat(getComputedStyle(e).fontSize))"
+        assert min(page.evaluate(sizes)) >= 0.0222 * 720
+        assert page.evaluate("document.querySelector('.lecture-strip').scrollHeight") < 0.17 * 720
+        if LOOK_AT:
+            Path(LOOK_AT).mkdir(exist_ok=True)
+            page.screenshot(path=f"{LOOK_AT}/strip.png")
+        page.keyboard.press("Escape")
+        page.keyboard.press("i")
+        page.wait_for_function("document.querySelectorAll('.lecture-strip .raised').length === 8", timeout=90_000)
+        page.wait_for_function(RUNS)
+        page.keyboard.press("Control+s")
+        page.wait_for_timeout(1000)
+        page.reload()
+        page.wait_for_selector("body.lecture .lecture-corner", timeout=60_000)
+        page.keyboard.press("r")
+        page.wait_for_function("document.querySelectorAll('.lecture-strip .raised').length === 8", timeout=60_000)
+        page.keyboard.press("r")
+        assert not page.is_visible(".lecture-strip")
+
     def test_an_error_before_the_slide_is_shown_and_tried_again(lecture, tmp_path):
         path, _ = show.put_talk("00_warmup", None, tmp_path, False)
         path.write_text(path.read_text().replace("cluster.start(8)", "cluster.start(how_many)"))

@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import slurm_cluster
 from machine import patient
+from processes import wait_until
 from slurm_jobs import OPTIONS, errors
 
 from course_lib.cluster import startup
@@ -107,6 +109,28 @@ def test_a_suspended_rank_is_not_taken_for_gone(ranks):
 def _pids(ranks):
     ranks.run("pid = os.getpid()")
     return ranks.pull("pid")
+
+
+def test_the_panel_sees_the_ranks_of_both_machines(ranks):
+    cell = "import os, numpy as np\nprint('on', os.environ['SLURMD_NODENAME'])\n"
+    cell += "from course_lib.collectives import Communicator\ncomm = Communicator()\n"
+    cell += "while comm.Get_rank() == 6: pass\ncomm.Allreduce(np.ones(8), np.empty(8))"
+    stopped = threading.Thread(target=ranks.run, args=(cell,), kwargs={"limit": 20.0})
+    stopped.start()
+    try:
+        waits = ["waits"] * 6 + ["computing", "waits"]
+        lines = [f"on n{1 + r // 4}" for r in range(8)]
+
+        def shown():
+            found = ranks.panel().look()[2]
+            return [k.kind for k in found] == waits and [k.line for k in found] == lines and "for rank 6" in found[0].text and found
+
+        assert wait_until(shown, 15), ranks.panel()
+        assert all(k.memory > 20 << 20 and 0 <= k.seconds < 30 for k in ranks.panel().look()[2])
+    finally:
+        ranks.interrupt()
+        stopped.join(60)
+    assert {k.kind for k in ranks.panel().look()[2]} == {"raised"}
 
 
 def test_an_interrupt_reaches_all_machines(ranks):

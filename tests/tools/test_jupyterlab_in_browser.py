@@ -1,4 +1,4 @@
-"""A notebook in JupyterLab, in a real browser: it runs from top to bottom, with its figures."""
+"""A notebook in JupyterLab, in a real browser: it runs from top to bottom, with its figures; the live panel follows the ranks."""
 
 import contextlib
 import json
@@ -12,9 +12,11 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 from browser import CHROMIUM, FLAGS
 from machine import patient
+from nbformat.v4 import new_code_cell, new_notebook
 
 BEGUN = re.compile(r"\[(\*|\d+)\]")  # a cell that runs, or has run
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,3 +106,46 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         assert "rank 4 has finished the cell without it" in raised["forget-a-rank"][0]
         figures = [n for n, out in outputs.items() if any("image/png" in o.get("data", {}) for o in out)]
         assert len(figures) == 7
+
+    CELLS = (
+        "from course_lib import cluster\nranks = cluster.start(4)\nranks.panel()",
+        "%%px\nimport numpy as np\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\n"
+        "print('at work')\nwhile comm.Get_rank() == 2:\n    pass\ncomm.Allreduce(np.ones(8), np.empty(8))",
+    )
+    PANEL = "[...document.querySelectorAll('.course-panel tbody tr')].map(row => [...row.cells].map(cell => cell.innerText))"
+
+    def test_the_panel_changes_while_a_cell_waits_and_after_an_interrupt(lab, tmp_path):
+        from playwright.sync_api import sync_playwright
+
+        nbformat.write(new_notebook(cells=[new_code_cell(source) for source in CELLS]), tmp_path / "panel.ipynb")
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            page = browser.new_page(viewport={"width": 1300, "height": 900})
+            page.goto(lab("panel.ipynb"), timeout=120_000)
+            page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
+            deadline = time.monotonic() + patient(60)
+            while time.monotonic() < deadline and not page.locator(".course-panel tbody tr").count():
+                run_all(page)
+                page.wait_for_timeout(500)
+
+            def shows(*words):
+                rows = "".join(f" && rows[{r}].includes({json.dumps(word)})" for r, word in enumerate(words))
+                page.wait_for_function(f"() => {{ const rows = {PANEL}.map(row => row.join(' ')); return rows.length === 4{rows}; }}")
+                return page.evaluate(PANEL)
+
+            waits = "waits in Allreduce #1 on world{0–3} for rank 2 (cell [2], line 8)"
+            before = shows(waits, waits, "computing", waits)
+            assert [row[1] for row in before] == ["‖", "‖", "▶", "‖"], "symbols, not colours alone"
+            page.wait_for_function(f"before => {PANEL}[0][3] !== before", arg=before[0][3])  # its clock goes on
+            assert {row[6] for row in shows(waits, waits, "computing", waits)} == {"at work"}
+            assert page.locator(".jp-InputPrompt", has_text="[*]").count() == 1, "the cell still runs"
+            page.click("text=Kernel >> nth=0")
+            page.click("text=Interrupt Kernel")
+            after = shows(*["raised KeyboardInterrupt"] * 4)
+            assert {row[1] for row in after} == {"!"}
+            page.wait_for_selector("text=4 ranks: no cell is running")
+            page.wait_for_selector("text=the cell was stopped")
+            page.click("text=Kernel >> nth=0")
+            page.click("text=Shut Down Kernel")
+            page.wait_for_selector("text=The kernel has ended, or is out of reach", timeout=60_000)  # rather than what is no longer true
+            browser.close()

@@ -13,13 +13,15 @@ import socket
 import struct
 import sys
 import threading
+import time
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-PING, STATES = b".", b"?"
+PING, STATES, PANEL = b".", b"?", b"!"
 AUTHENTICATION_SECONDS = 5.0  # seconds for a client to authenticate
 MAX_UNAUTHENTICATED = 16  # pending connections
 RECORD = struct.Struct("<HH")  # a rank, and the number of groups that it has pages for
 MAX_READ_TRIES = 100
+GONE_BYTES, UNKNOWN_BYTES = -1, -2  # in place of the memory of a process that has ended, and of one whose memory is not known
 
 
 def set_timeout(connection: socket.socket, seconds: float) -> None:
@@ -27,6 +29,15 @@ def set_timeout(connection: socket.socket, seconds: float) -> None:
     span = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process in bytes; `GONE_BYTES` if it has ended, `UNKNOWN_BYTES` on a system without /proc."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") or GONE_BYTES  # 0: it is a zombie
+    except (OSError, IndexError):
+        return GONE_BYTES if os.path.exists("/proc/self/statm") else UNKNOWN_BYTES
 
 
 class Agent:
@@ -37,7 +48,8 @@ class Agent:
     task : dict
         "memory", "listen": file descriptors. "secret": the shared key, in hexadecimal. "ranks": the ranks of this machine. The layout of
         the memory, in bytes (see `board`): "part", the size of a rank's part; "row", of its row with text and message counts; "page", of
-        a group's page; "head", the offset of the first page; "contexts", the offset of the word with the number of pages.
+        a group's page; "head", the offset of the first page; "contexts" and "pid", the offsets of the words with the number of pages and
+        the process's id.
     """
 
     def __init__(self, task: dict):
@@ -78,12 +90,18 @@ class Agent:
             while known:
                 set_timeout(peer, 0)
                 question = connection.recv_bytes(1)
-                connection.send_bytes(self.states() if question == STATES else PING)
+                connection.send_bytes({STATES: self.states, PANEL: self.panel}.get(question, lambda: PING)())
         peer.close()
 
     def states(self) -> bytes:
         """Return the row of each rank of this machine, and the key of the latest collective it has entered in each of its groups."""
         return b"".join(self.state(place, rank) for place, rank in enumerate(self.task["ranks"]))
+
+    def panel(self) -> bytes:
+        """Return this machine's `time.monotonic_ns`, the memory of each of its ranks in bytes, and their states."""
+        starts = range(self.task["pid"], len(self.task["ranks"]) * self.task["part"], self.task["part"])
+        memory = [resident_bytes(struct.unpack_from("q", self.memory, start)[0]) for start in starts]
+        return struct.pack(f"{1 + len(memory)}q", time.monotonic_ns(), *memory) + self.states()
 
     def state(self, place: int, rank: int) -> bytes:
         """Return one rank's record, read until two reads agree: not half of one state and half of the next."""

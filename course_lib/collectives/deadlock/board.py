@@ -2,54 +2,55 @@
 
 A waiting rank reads here whether the others can still arrive. Each rank writes only to its own part, so no lock is needed. With several
 machines, a rank that waits for long asks the others for the parts of their ranks (see `host_agents`), and keeps the latest copies here.
-
-The part of a rank, in 64-bit words:
-
-====================================  =====================================================================================
-Words                                 Content
-====================================  =====================================================================================
-0 to 8                                Row: state, cell, and the call in which the rank waits; see the constants below
-``TEXT_START``, ``TEXT_WORDS``        Text, UTF-8, ends with a zero byte: where the rank waits, or what it raised
-``PAIRS_START``, ``PAIR_WORDS`` each  For each other rank: messages sent to it, messages read from it, ids accepted from it
-from the next multiple of             One page per group (index: its context): ``ARRIVED_KEY``, ``LEFT_KEY``, and a ring with
-``PAGE_WORDS``                        the signatures of its latest collectives; see `progress.rendezvous`
-after the pages                       Two slots of ``SLOT_BYTES`` for the arrays of small collectives
-====================================  =====================================================================================
+The notebook's kernel reads the board for `cluster.panel`. For what is where on it, see `layout`.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import socket
 import time
+from collections.abc import Collection
 from functools import cache
 
 from mpi4py import MPI
 
 from course_lib.collectives import shared_memory
-from course_lib.collectives.calls import BLOCKING_FORM, RECV, SEND
-from course_lib.collectives.deadlock.detector import CONFIRM_SECONDS, rank_mask
+from course_lib.collectives.deadlock.detector import CONFIRM_SECONDS
 from course_lib.collectives.deadlock.host_agents import HostAgents
-from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, LOST, RAISED, WAITING, RankView, Snapshot
+from course_lib.collectives.deadlock.layout import (
+    ACCEPTED_IDS,
+    ACCEPTED_SLOTS,
+    CALL_SINCE,
+    DEADLOCKED_KEY,
+    DETAIL,
+    KEY,
+    LINE_START,
+    LINE_WORDS,
+    MAX_RANKS,
+    MEMBERS,
+    OPERATION,
+    PID,
+    ROUND,
+    SENT,
+    SLOT_BYTES,
+    STATE,
+    STATE_SINCE,
+    TARGETS,
+    TEXT_START,
+    TEXT_WORDS,
+    BoardReader,
+    byte_layout,
+    pair_offset,
+    words,
+)
+from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, RAISED, WAITING
 from course_lib.utils import host
 
-MAX_RANKS = 64  # a group is a bit mask in one word
 
-# The words of a row: the call's key (0: none), the rank's state, the cell's number, the mask of ranks that run the cell, and the call's
-# operation, mask of members and detail. DEADLOCKED_KEY: the key of the last call given up as a deadlock. CONTEXTS: the number of pages.
-KEY, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DETAIL, DEADLOCKED_KEY, CONTEXTS = range(9)
-TEXT_START, TEXT_WORDS = 16, 32
-PAIRS_START = TEXT_START + TEXT_WORDS
-# With each other rank: messages sent to it, messages read from it, and the ids of its latest messages that have matched a receive here.
-SENT_COUNT, READ_COUNT, ACCEPTED_IDS, PAIR_WORDS, ACCEPTED_SLOTS = 0, 1, 2, 10, 8
-PAGE_WORDS = 512
-ARRIVED_KEY, LEFT_KEY = 0, 1  # first words of a page: the key of the latest collective that this rank has entered, and has left
-MAX_CONTEXTS = 512  # MPICH has room for 2048 communicators, and each group uses two or three
-SLOT_BYTES = 1 << 19
-CAUGHT_SECONDS = 1.0  # a rank that raised DeadlockError and whose cell still runs after this time has caught it
-
-
-class Board:
+class Board(BoardReader):
     """The status board of all ranks; creating it is collective.
 
     Parameters
@@ -79,28 +80,25 @@ class Board:
     def __init__(self, world: MPI.Comm):
         self.rank, self.size, self.round = world.Get_rank(), world.Get_size(), 0
         names = world.allgather(host.name())
-        self.machines = tuple(names) if len(set(names)) > 1 else ()
+        machines = tuple(names) if len(set(names)) > 1 else ()
         self.local = tuple(r for r in range(self.size) if names[r] == names[self.rank])
-        self._pages = -(-(PAIRS_START + PAIR_WORDS * self.size) // PAGE_WORDS) * PAGE_WORDS  # offset of the first page
-        words = self._pages + MAX_CONTEXTS * PAGE_WORDS
-        part, n = 8 * words + 2 * SLOT_BYTES, len(self.local)
+        layout = byte_layout(self.size)
+        part, n, room = layout["part"], len(self.local), 8 * words(self.size)
         local_comm = world.Split(names.index(names[self.rank]), self.rank)
-        allocated = shared_memory.allocate_file(local_comm, n * part, [(i * part, 8 * (self._pages + 16 * PAGE_WORDS)) for i in range(n)])
+        allocated = shared_memory.allocate_file(local_comm, n * part, [(i * part, layout["head"] + 16 * layout["page"]) for i in range(n)])
         problem = None if allocated else f"no room for {n} ranks in {shared_memory.SHM_FOLDER} (8 ranks need about 1 MB)"
         if problems := sorted({f"{names[r]}: {said}" for r, said in enumerate(world.allgather(problem)) if said}):
             raise MemoryError(f"the ranks cannot share memory. {'; '.join(problems)}. In a container: docker run --shm-size=64m.")
         memory, descriptor = memoryview(allocated[0]), allocated[1]
         local_parts = {r: memory[i * part : (i + 1) * part] for i, r in enumerate(self.local)}
-        self.bytes = [local_parts[r][: 8 * words] if r in local_parts else memoryview(bytearray(8 * words)) for r in range(self.size)]
-        self.parts = [some.cast("q") for some in self.bytes]
-        self.slots = {r: (some[8 * words : 8 * words + SLOT_BYTES], some[8 * words + SLOT_BYTES :]) for r, some in local_parts.items()}
-        self.mine, self._giving_up = self.parts[self.rank], {}
-        self.mine[STATE] = COMPUTING
-        self.hosts = None
-        if self.machines or host.notebook_may_be_remote():
-            layout = {"part": part, "row": 8 * (PAIRS_START + PAIR_WORDS * self.size), "head": 8 * self._pages, "page": 8 * PAGE_WORDS}
-            self.hosts = HostAgents(world, names, descriptor, {**layout, "contexts": 8 * CONTEXTS})
-        else:
+        super().__init__(machines, [local_parts[r][:room] if r in local_parts else memoryview(bytearray(room)) for r in range(self.size)])
+        self.slots = {r: (some[room : room + SLOT_BYTES], some[room + SLOT_BYTES :]) for r, some in local_parts.items()}
+        self.mine, self._published = self.parts[self.rank], 0
+        self.mine[STATE], self.mine[PID], self.mine[STATE_SINCE] = COMPUTING, os.getpid(), time.monotonic_ns()
+        self.hosts, self._descriptor = None, descriptor
+        if machines or host.notebook_may_be_remote():
+            self.hosts = HostAgents(world, names, descriptor, layout)
+        elif self.rank:  # rank 0 may pass it to the notebook's kernel
             os.close(descriptor)
         world.Barrier()
         atexit.register(self._leave)
@@ -111,7 +109,7 @@ class Board:
         """Announce the start of a cell: its number, and the mask of the ranks that were asked to run it."""
         self.write_text("")
         self.mine[TARGETS] = targets if targets < 1 << 63 else targets - (1 << 64)
-        self.mine[STATE] = COMPUTING
+        self.mine[STATE], self.mine[STATE_SINCE] = COMPUTING, time.monotonic_ns()
         self.mine[ROUND] = self.round = round
 
     def end(self, state: int, text: str = "", keep_call: bool = False) -> None:
@@ -130,7 +128,7 @@ class Board:
             self.write_text(text)
         if not keep_call:
             self.mine[KEY] = 0
-        self.mine[STATE] = state
+        self.mine[STATE_SINCE], self.mine[STATE] = time.monotonic_ns(), state
 
     def wait(self, key: int, operation: int, members: int, detail: int, text: str) -> None:
         """Announce that this rank waits in a call; for the arguments see `RankView`."""
@@ -138,6 +136,8 @@ class Board:
         if mine[STATE] != WAITING or mine[KEY] != key:
             mine[STATE] = COMPUTING  # until all words of the row are written
             mine[KEY], mine[OPERATION] = key, operation
+        if key != self._published:
+            self._published, mine[CALL_SINCE] = key, time.monotonic_ns()
         mine[MEMBERS], mine[DETAIL] = members, detail
         self.write_text(text)
         mine[STATE] = WAITING
@@ -149,6 +149,18 @@ class Board:
         """
         self.mine[STATE] = COMPUTING
 
+    def compute(self) -> None:
+        """Announce that this rank no longer waits, and since when; after a long wait."""
+        if self.mine[STATE] != COMPUTING:
+            self.mine[STATE_SINCE], self.mine[STATE] = time.monotonic_ns(), COMPUTING
+
+    def pass_descriptor(self, path: str) -> None:
+        """Pass the board's file, from rank 0, to the notebook's kernel, which listens at a Unix socket; not if machines have agents."""
+        if self.rank == 0 and self.hosts is None:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:  # the kernel may be on another machine
+                link.connect(path)
+                socket.send_fds(link, [b"."], [self._descriptor])
+
     def give_up(self) -> None:
         """Announce that this rank has detected its deadlock; then pause, so that the other deadlocked ranks see the same snapshot."""
         self.mine[DEADLOCKED_KEY] = self.mine[KEY]
@@ -157,8 +169,17 @@ class Board:
 
     def write_text(self, text: str) -> None:
         """Write this rank's text, cut to the room: where it waits, or what it raised."""
-        data = text.encode()[: 8 * TEXT_WORDS - 1].decode(errors="ignore").encode()
-        self.bytes[self.rank][8 * TEXT_START : 8 * TEXT_START + len(data) + 1] = data + b"\0"
+        self._write(text, TEXT_START, TEXT_WORDS)
+
+    def publish(self, sent: int, line: str) -> None:
+        """Show the bytes that this rank has sent, and the last line that it has printed, if it has; any thread may call it."""
+        self.mine[SENT] = sent
+        if line:
+            self._write(line, LINE_START, LINE_WORDS)
+
+    def _write(self, text: str, start: int, room: int) -> None:
+        data = text.encode(errors="replace")[: 8 * room - 1].decode(errors="ignore").encode()
+        self.bytes[self.rank][8 * start : 8 * start + len(data) + 1] = data + b"\0"
 
     def _leave(self) -> None:
         """Announce the end of the process; an error that it raised stays readable."""
@@ -167,14 +188,8 @@ class Board:
 
     # What it reads.
 
-    def page_offset(self, context: int) -> int:
-        """Return the offset, in words, of a group's page in each rank's part."""
-        return self._pages + context * PAGE_WORDS
-
-    def page(self, rank: int, context: int) -> memoryview:
-        """Return a rank's page for a group."""
-        start = self.page_offset(context)
-        return self.parts[rank][start : start + PAGE_WORDS]
+    def lost(self) -> Collection[str]:
+        return self.hosts.lost()
 
     def refresh(self) -> bool:
         """Ask the other machines for the state of their ranks, without waiting.
@@ -186,73 +201,9 @@ class Board:
         """
         return not self.machines or self.hosts.refresh(self.bytes)
 
-    def state(self, rank: int) -> int:
-        """Return the state of a rank as far as it is known on this machine; COMPUTING for a rank that has caught its DeadlockError.
-
-        A rank has caught the error if it is in another call, or if its cell still runs after `CAUGHT_SECONDS`. It cannot report that
-        itself: no Python thread of a rank runs during a long C call.
-        """
-        row = self.parts[rank]
-        if self.machines and row[STATE] != GONE and self.machines[rank] in self.hosts.lost():
-            return LOST
-        if row[STATE] != DEADLOCK_RAISING:
-            return row[STATE]
-        call, (known, since) = (row[ROUND], row[DEADLOCKED_KEY]), self._giving_up.get(rank, (None, 0.0))
-        if call != known:
-            since = time.monotonic()
-            self._giving_up[rank] = call, since
-        caught = row[KEY] not in (0, row[DEADLOCKED_KEY]) or time.monotonic() - since > CAUGHT_SECONDS
-        return COMPUTING if caught else DEADLOCK_RAISING
-
-    def text(self, rank: int) -> str:
-        """Return the text of a rank."""
-        return bytes(self.bytes[rank][8 * TEXT_START : 8 * PAIRS_START]).split(b"\0", 1)[0].decode(errors="replace")
-
-    def snapshot(self) -> Snapshot:
-        """Take a snapshot of all ranks."""
-        return Snapshot(tuple(self._view(r) for r in range(self.size)), self.machines)
-
-    def _view(self, rank: int) -> RankView:
-        row = self.parts[rank]
-        key, members, operation, detail = row[KEY], row[MEMBERS], row[OPERATION], row[DETAIL]
-        state, arrived, released = self.state(rank), 0, False
-        collective = key if key > 0 else detail if operation in BLOCKING_FORM else 0
-        if state == COMPUTING and key > 0 and self.page(rank, context_of(key))[LEFT_KEY] >= key:
-            key = 0  # the rank has left that call
-        elif state != COMPUTING:
-            others = [r for r in range(self.size) if members >> r & 1 and r != rank]
-            if collective:
-                arrived = rank_mask(r for r in others if self.page(r, context_of(collective))[ARRIVED_KEY] >= collective)
-                released = all(arrived >> r & 1 for r in others)
-            elif operation == RECV:
-                released = any(self._unread(r, rank) for r in others)
-            elif operation == SEND:
-                released = any((self._unread(rank, r) and self.state(r) == WAITING) or self.accepted(rank, r, detail) for r in others)
-        if row[KEY] != key and state == WAITING:  # the row changed while it was read: the rank is in another call by now
-            state = COMPUTING
-        return RankView(rank, state, row[ROUND], row[TARGETS], key, operation, members, arrived, released, self.text(rank))
-
-    def _unread(self, source: int, dest: int) -> bool:
-        """Return whether messages from `source` to `dest` have not been taken out of MPI's queue yet."""
-        return self.parts[source][pair_offset(dest) + SENT_COUNT] > self.parts[dest][pair_offset(source) + READ_COUNT]
-
     def accept(self, source: int, message: int) -> None:
         """Announce that a message has matched a receive on this rank; `message` is its id, see `point_to_point`."""
         self.mine[pair_offset(source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] = message
-
-    def accepted(self, source: int, dest: int, message: int) -> bool:
-        """Return whether a message, by its id, has matched a receive on rank `dest`."""
-        return self.parts[dest][pair_offset(source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] == message
-
-
-def pair_offset(other: int) -> int:
-    """Return the offset, in words, of the message counts with rank `other` in each rank's part."""
-    return PAIRS_START + PAIR_WORDS * other
-
-
-def context_of(key: int) -> int:
-    """Return the group's context id, from the key of a collective; see `progress.rendezvous`."""
-    return key >> 32 & (MAX_CONTEXTS - 1)
 
 
 @cache

@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING
 
-from course_lib.collectives.deadlock import agent
+from course_lib.collectives.deadlock import agent, layout
 from course_lib.utils import host
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class HostAgents:
         The machine of each rank.
     memory : int
         File descriptor of this machine's status board; closed here.
-    layout : dict of str to int
-        Layout of the board in bytes, see `agent.Agent`.
+    places : dict of str to int
+        Layout of the board in bytes, see `layout.byte_layout`.
 
     Attributes
     ----------
@@ -138,8 +138,8 @@ class HostAgents:
         The machines cannot reach each other.
     """
 
-    def __init__(self, world: MPI.Comm, names: list[str], memory: int, layout: dict[str, int]):
-        self.names, self._layout = list(dict.fromkeys(names)), layout
+    def __init__(self, world: MPI.Comm, names: list[str], memory: int, places: dict[str, int]):
+        self.names = list(dict.fromkeys(names))
         own, rank = names[world.Get_rank()], world.Get_rank()
         leads, address, problem = names.index(own) == rank, None, None
         if leads:
@@ -150,7 +150,7 @@ class HostAgents:
         self.addresses = {name: (*found[names.index(name)], secret) for name in self.names}
         if leads:
             here = [r for r, name in enumerate(names) if name == own]
-            task = {"memory": memory, "listen": self._server.fileno(), "secret": secret, "ranks": here, **layout}
+            task = {"memory": memory, "listen": self._server.fileno(), "secret": secret, "ranks": here, **places}
             problem = _problem(lambda: self._start(task))
             self._server.close()
         os.close(memory)
@@ -203,7 +203,7 @@ class HostAgents:
             if name not in self._fresh:
                 link.ask(agent.STATES)
                 if data := link.answer():
-                    self._write(data, parts)
+                    layout.store(data, parts, len(parts))
                     self._fresh.add(name)
         if self._fresh | self.lost() >= self._links.keys():
             self._fresh.clear()
@@ -213,21 +213,6 @@ class HostAgents:
     def lost(self) -> set[str]:
         """Return the machines that have left a question unanswered for `LOST_AFTER_SECONDS`."""
         return {name for name, link in self._links.items() if link.silent_seconds() > LOST_AFTER_SECONDS}
-
-    def _write(self, data: bytes, parts: list[memoryview]) -> None:
-        """Copy a machine's answer into the local parts of its ranks."""
-        row, head, page = (self._layout[name] for name in ("row", "head", "page"))
-        at = 0
-        while at < len(data):
-            rank, groups = agent.RECORD.unpack_from(data, at)
-            at += agent.RECORD.size
-            part = parts[rank]
-            part[:row] = data[at : at + row]
-            at += row
-            for context in range(groups):
-                start = head + context * page
-                part[start : start + 8] = data[at : at + 8]
-                at += 8
 
 
 def _allgather_or_raise(world: MPI.Comm, names: list[str], said: object, problem: str | None) -> list:

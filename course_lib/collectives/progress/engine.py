@@ -11,8 +11,9 @@ import time
 
 from course_lib.collectives import diagnostics
 from course_lib.collectives.deadlock import detector
-from course_lib.collectives.deadlock.board import ROUND, STATE, TARGETS, Board, open_board
+from course_lib.collectives.deadlock.board import Board, open_board
 from course_lib.collectives.deadlock.detector import Detector
+from course_lib.collectives.deadlock.layout import ROUND, STATE, TARGETS
 from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.progress.operations import Operation, progress, progress_state, raise_interrupt
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOCKED, FINISHED, GONE, LOST, RAISED, WAITING
@@ -96,11 +97,11 @@ class _LongWait:
         operation, board, pause = self._operation, self._board, MIN_SLEEP_SECONDS
         while not operation.advance():
             if progress_state.interrupt_pending:
-                board.mine[STATE] = COMPUTING
+                board.compute()
                 raise_interrupt()
             busy = len(progress_state.in_flight) > (operation in progress_state.in_flight) and progress()
             if operation.is_matched():
-                board.mine[STATE] = COMPUTING
+                board.compute()
                 self._check_peers()
                 time.sleep(MIN_SLEEP_SECONDS) if busy else sched_yield()
                 continue
@@ -117,7 +118,7 @@ class _LongWait:
             else:
                 time.sleep(pause)
                 pause = min(pause * 1.5, MAX_SLEEP_SECONDS)
-        board.mine[STATE] = COMPUTING
+        board.compute()
 
     def _publish(self) -> None:
         """Show on the board what this rank waits for."""

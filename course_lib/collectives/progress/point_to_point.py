@@ -12,7 +12,8 @@ from mpi4py import MPI
 
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import DTYPES, LARGEST_TAG, RECV, SEND, WILDCARD
-from course_lib.collectives.deadlock.board import ACCEPTED_IDS, ACCEPTED_SLOTS, READ_COUNT, SENT_COUNT, STATE, Board, pair_offset
+from course_lib.collectives.deadlock.board import Board
+from course_lib.collectives.deadlock.layout import ACCEPTED_IDS, ACCEPTED_SLOTS, READ_COUNT, SENT_COUNT, STATE, pair_offset
 from course_lib.collectives.errors import MismatchError
 from course_lib.collectives.progress.matching import Envelope, Matcher
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress_state

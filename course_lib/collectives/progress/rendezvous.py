@@ -30,7 +30,8 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, REDUCE_SCATTER, SPLIT, SUM, SUMMABLE_DTYPES, Call
-from course_lib.collectives.deadlock.board import ARRIVED_KEY, CONTEXTS, KEY, LEFT_KEY, PAGE_WORDS, SLOT_BYTES, Board
+from course_lib.collectives.deadlock.board import Board
+from course_lib.collectives.deadlock.layout import ARRIVED_KEY, CONTEXTS, KEY, LEFT_KEY, PAGE_WORDS, SLOT_BYTES
 from course_lib.collectives.progress.engine import sched_yield
 from course_lib.collectives.progress.operations import progress_state, raise_interrupt
 

@@ -23,7 +23,8 @@ from mpi4py import MPI
 
 from course_lib.collectives import buffers, calls, diagnostics, shared_memory
 from course_lib.collectives.calls import BLOCKING_FORM, OPERATIONS, Call
-from course_lib.collectives.deadlock.board import MAX_CONTEXTS, open_board
+from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.deadlock.layout import MAX_CONTEXTS
 from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
 from course_lib.collectives.progress import engine
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state, raise_interrupt

@@ -114,11 +114,13 @@ def _hello(request: dict) -> dict:
     me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": host.name()}
     try:
         mpi.world()
-        hosts = mpi.open_board().hosts
+        board = mpi.open_board()
+        if "board" in request:
+            board.pass_descriptor(request["board"])
     except Exception as error:  # such as machines that cannot reach each other
         return {"outputs": [], "error": tracebacks.describe(error)}
-    if hosts:
-        me["agent"] = list(hosts.agent)
+    if board.hosts:
+        me["agent"] = list(board.hosts.agent)
     return {"outputs": [], "error": None, "value": serialization.encode(me)}
 
 

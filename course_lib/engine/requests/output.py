@@ -1,7 +1,7 @@
 """Capture a cell's output on a rank, in order, for the reply; of a flood, only the beginning and the end are kept.
 
-During a long cell, new output is also sent at once, to show its progress. One thread serves all cells of this process, as starting one for
-each call would take longer than most calls.
+During a long cell, new output is also sent at once, to show its progress, and its last line is shown on the status board. One thread serves
+all cells of this process, as starting one for each call would take longer than most calls.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from course_lib import traffic
 from course_lib.engine.requests.mpi_stall_monitor import StallMonitor
 
 OUTPUT_LIMIT = 48_000  # bytes of printed output kept per cell and rank: half from the beginning, half from the end
@@ -24,6 +25,8 @@ MAX_FRESH_CHARACTERS = 4_000  # per message sent while the cell runs
 DISPLAY_LIMIT = 4 << 20  # characters of displayed output per cell and rank
 STALL_STREAM = "waits"  # name of the stream that reports a stalled MPI call
 FIRST_SEND_SECONDS, SEND_INTERVAL_SECONDS = 1.0, 0.5  # until the first message of a cell, and between messages
+MAX_LINE_CHARACTERS = 2_000  # from the end of the output, in which its last line is looked for
+BOARD_MODULE = "course_lib.collectives.deadlock.board"  # imported only when needed, as that starts MPI
 OUTPUT_POLL_SECONDS, MAX_IDLE_SECONDS = 0.25, 2.0  # the thread's polling interval; without a cell, the time until it sleeps
 
 
@@ -34,12 +37,13 @@ class Outputs(list):
         super().__init__()
         self._room = OUTPUT_LIMIT // 2
         self._end: deque[tuple[str, str]] = deque()  # stream and text of output since the first half of the limit was full
-        self._fresh = ""
+        self._fresh = self._tail = ""
         self._size, self._lines, self._lost = 0, 0, 0  # bytes in `_end`; lines and bytes that were dropped
 
     def write(self, stream: str, text: str) -> None:
         """Add text written to a stream."""
         self._fresh = (self._fresh + text)[-MAX_FRESH_CHARACTERS:]
+        self._tail = (self._tail + text)[-MAX_LINE_CHARACTERS:]
         if self._room > 0 and text:
             first = _first(text, self._room)
             self._room = self._room - _bytes(first) if len(first) == len(text) else 0
@@ -63,6 +67,14 @@ class Outputs(list):
         """Return the end of the text that has arrived since the last call."""
         text, self._fresh = self._fresh, ""
         return text
+
+    def last_line(self) -> str:
+        """Return the last line that was printed and is not blank; of one that was overwritten, the last version."""
+        for line in reversed(self._tail.split("\n")):
+            for version in reversed(line.split("\r")):
+                if version.strip():
+                    return version.strip()
+        return ""
 
     def finish(self) -> None:
         """Complete the output: append the end of a flood to its beginning, and keep only the last version of overwritten lines."""
@@ -177,6 +189,7 @@ def capture_output(shell) -> Iterator[Outputs]:
             vars(shell).pop(name, None)
         with contextlib.suppress(ValueError):  # the cell has closed standard output
             printed.flush()
+        _publish(outputs)
         outputs.finish()
 
 
@@ -204,11 +217,13 @@ class _Cell:
         self._printed, self._stall_monitor, self._next = printed, StallMonitor(), time.monotonic() + FIRST_SEND_SECONDS
 
     def look(self) -> None:
-        """Send new output if it is due."""
+        """Show the last line on the status board, and send new output if it is due."""
+        with contextlib.suppress(Exception):  # errors here must not disturb the cell
+            self._printed.flush()
+            _publish(self._outputs, self)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SEND_INTERVAL_SECONDS
             with contextlib.suppress(Exception):  # errors here must not disturb the cell
-                self._printed.flush()
                 self._say("stdout", self._outputs.fresh())
                 self._say(STALL_STREAM, self._stall_monitor.stalled_call())
 
@@ -219,6 +234,16 @@ class _Cell:
 
 _running: _Cell | None = None
 _roused = threading.Event()
+_publishing = threading.Lock()
+
+
+def _publish(outputs: Outputs, cell: _Cell | None = None) -> None:
+    """Show on the status board, if there is one, the last line of this output and the bytes sent; not after the cell has ended."""
+    board = sys.modules.get(BOARD_MODULE)
+    if board and board.open_board.cache_info().currsize:
+        with _publishing:
+            if cell is _running or cell is None:
+                board.open_board().publish(round(traffic.sent()), outputs.last_line())
 
 
 @contextlib.contextmanager

@@ -12,7 +12,65 @@
   const SIZES = [[1.6, 74], [1.45, 74], [1.3, 74], [1.15, 74], [1, 74], [1, 66], [1, 58]];
   const LONG = 3, SECONDS = "lecture_seconds"; // in a cell's metadata: how long it took when it last ran; from LONG on, the notes say so
   const HELP = "Next: → ↓ PgDn, back: ← ↑ PgUp, first and last: Home End. Run a cell: Shift-Enter. Change it: Enter, "
-    + "then Esc. Stop what runs: i. Notes: n. Dark screen: b or full stop. Slides off and on: Alt-R.";
+    + "then Esc. Stop what runs: i. Notes: n. The ranks: r. Dark screen: b or full stop. Slides off and on: Alt-R.";
+
+  const RANKS = "course-panel", SILENT = 6; // the comm's name in course_lib/cluster/panel; seconds after which a cell's ranks are overdue
+
+  /** A strip at the bottom of the slide: what each rank does, as the kernel says without being asked, also while a cell runs. */
+  class Strip {
+    constructor(sessionContext) {
+      this.node = document.body.appendChild(document.createElement("div"));
+      this.node.className = "lecture-strip";
+      this.sessionContext = sessionContext;
+      sessionContext.kernelChanged.connect((_, { newValue }) => this.listen(newValue));
+      sessionContext.statusChanged.connect((_, status) => {
+        if (/restarting|terminating|dead/.test(status)) this.take(null);
+      });
+      if (sessionContext.session?.kernel) this.listen(sessionContext.session.kernel);
+      setInterval(() => this.draw(), 1000);
+      this.take(null);
+    }
+
+    async listen(kernel) {
+      if (!kernel) return this.take(null);
+      const follow = comm => {
+        comm.onMsg = message => this.take(message.content.data);
+      };
+      kernel.registerCommTarget(RANKS, follow);
+      const known = await kernel.requestCommInfo({ target_name: RANKS }); // when the page was loaded again
+      for (const id of Object.keys(known.content.comms ?? {})) {
+        if (kernel.hasComm(id)) continue;
+        const comm = kernel.createComm(RANKS, id);
+        follow(comm);
+        comm.send({}); // asks what is true now
+      }
+    }
+
+    take(content) {
+      this.content = content;
+      this.heard = performance.now();
+      this.draw();
+    }
+
+    draw() {
+      if (!document.body.classList.contains("lecture-ranks")) return;
+      const { state: [head, note, rows] = ["No ranks have been started yet.", "", []], ages = [], running, ended } = this.content ?? {};
+      const passed = (performance.now() - this.heard) / 1000, silent = running && passed > SILENT;
+      const cells = rows.map(([rank, symbol, kind, text, short], i) => {
+        const cell = document.createElement("div"), since = ages[i] === null || ended || silent ? ages[i] : Math.floor(ages[i] + passed);
+        const time = since === null ? "" : since < 60 ? `${Math.floor(since)} s` : `${Math.floor(since / 60)} min`;
+        cell.className = kind;
+        cell.title = text;
+        cell.append(Object.assign(document.createElement("b"), { textContent: `${symbol} rank ${rank} ` }),
+          Object.assign(document.createElement("small"), { textContent: time }), Object.assign(document.createElement("span"), { textContent: short }));
+        return cell;
+      });
+      const said = silent ? "No news from the kernel: this is what was last seen." : rows.length ? note : [head, note].join(" ");
+      if (said) cells.push(Object.assign(document.createElement("p"), { textContent: said }));
+      this.node.classList.toggle("lecture-silent", silent);
+      this.node.replaceChildren(...cells);
+    }
+  }
 
   /** The slides of a notebook: lists of steps, each a list of cells that come together. */
   function slidesOf(cells) {
@@ -51,6 +109,7 @@
       this.corner = document.body.appendChild(document.createElement("div"));
       this.corner.className = "lecture-corner";
       this.corner.title = HELP;
+      this.strip = new Strip(panel.sessionContext);
       panel.sessionContext.statusChanged.connect((_, status) => {
         document.body.classList.toggle("lecture-busy", status === "busy");
         if (status === "restarting" || status === "autorestarting") this.run.clear();
@@ -162,11 +221,19 @@
       else if (event.key === "End") this.show(this.slides.length - 1, 0);
       else if (event.key === "b" || event.key === ".") document.body.classList.toggle("lecture-dark");
       else if (event.key === "n") this.openNotes();
+      else if (event.key === "r") this.ranks();
       else if (event.key === "i") this.panel.sessionContext.session?.kernel?.interrupt();
       else if (event.key === "Enter") this.edit();
       else if (event.key.length > 1) return;
       event.preventDefault();
       event.stopImmediatePropagation();
+    }
+
+    /** Show what each rank does, or no longer. */
+    ranks() {
+      document.body.classList.toggle("lecture-ranks");
+      this.strip.draw();
+      this.fit(SIZES);
     }
 
     /** Write in the cell, also if it is folded. */
