@@ -47,6 +47,7 @@ STYLE = """
 .reveal .slides section { text-align: left; height: 100%; overflow-y: auto; }
 .reveal .slides > section { overflow: hidden; }
 .reveal img { max-height: 560px; max-width: 100%; height: auto; width: auto; margin: 0; }
+.reveal .slides > section:first-child > section:first-child img { max-height: 320px; }
 .reveal table { font-size: 0.9em; }
 :root { --jp-content-font-size1: 24px; --jp-code-font-size: 20px; --jp-cell-prompt-width: 0px; }
 """
@@ -66,6 +67,10 @@ def slides(notebook: NotebookNode, part: str) -> str:
     for cell in notebook.cells:
         if cell.metadata.get("jupyter", {}).get("source_hidden"):  # folded in the notebook; a page cannot unfold it
             cell.metadata["transient"] = {"remove_source": True}
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.data.pop("text/html", None)  # the variants for light and dark pages; slides are light
+    _begin_with_a_picture(notebook)
     page, _ = SlidesExporter().from_notebook_node(notebook, resources={"metadata": {"name": part}})
     there = reveal()
     styles = [there / "dist" / "reveal.css", there / "dist" / "theme" / "white.css"]
@@ -86,6 +91,17 @@ def slides(notebook: NotebookNode, part: str) -> str:
     if left:
         raise ValueError(f"the slides of {part} would load {left[0]}.")
     return page
+
+
+def _begin_with_a_picture(notebook: NotebookNode) -> None:
+    """Repeat the first figure on the title slide, if that has none."""
+    drawn = [cell for cell in notebook.cells if any("image/png" in output.get("data", {}) for output in cell.get("outputs", []))]
+    begins = [i for i, cell in enumerate(notebook.cells) if cell.metadata.get("slideshow", {}).get("slide_type") == "slide"]
+    if drawn and len(begins) > 1 and not any(cell in drawn for cell in notebook.cells[: begins[1]]):
+        picture = copy.deepcopy(drawn[0])
+        picture.id, picture.metadata = "picture-of-the-title", NotebookNode(transient={"remove_source": True}, slideshow=NotebookNode())
+        picture.outputs = [output for output in picture.outputs if "image/png" in output.get("data", {})]
+        notebook.cells.insert(begins[1], picture)
 
 
 def _fonts_away(css: str) -> str:

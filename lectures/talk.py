@@ -17,7 +17,9 @@ from grading.authoring import build
 from grading.paths import SOLUTIONS
 
 # Text for students only: points and time of the exercises, and where the functions are saved.
-STUDENT_ONLY_TEXT = re.compile(r"\*[^*\n]*About \d+ minutes\.\* ?|^The last cells? (?:saves?|stops?) [^\n]*(?:\n[^\n]+)*", re.MULTILINE)
+STUDENT_ONLY_TEXT = re.compile(
+    r"\*[^*\n]*(?:About \d+ minutes|two hours is typical)\.\* ?|^The last cells? (?:saves?|stops?) [^\n]*(?:\n[^\n]+)*", re.MULTILINE
+)
 
 
 def solved(part: str) -> NotebookNode:
@@ -54,10 +56,12 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = STUDENT_ONLY_TEXT.sub("", cell.source).rstrip()
-    source = SOLUTIONS / part / "talk.py"
+    source, named = SOLUTIONS / part / "talk.py", ""
     if source.exists():
-        insert(notebook, jupytext.reads(source.read_text(), fmt="py:percent").cells, part)
-    _begin_with_a_picture(notebook)
+        own = jupytext.reads(source.read_text(), fmt="py:percent")
+        insert(notebook, own.cells, part)
+        named = own.metadata.get("course", {}).get("picture", "")
+    _begin_with_a_picture(notebook, named)
     left_out = False
     for cell in notebook.cells:
         kind = cell.metadata.get("slideshow", {}).get("slide_type")
@@ -69,11 +73,18 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
     return notebook
 
 
-def _begin_with_a_picture(notebook: NotebookNode) -> None:
+def _begin_with_a_picture(notebook: NotebookNode, named: str = "") -> None:
     """Move the part's first picture to the title slide; one that needs cells shown before it stays on its own slide, too.
 
-    A picture that would give away an exercise, a prediction or the answer to a question stays where it is.
+    A picture that would give away an exercise, a prediction or the answer to a question stays where it is. Then `talk.py` has a picture
+    of its own for the title, or names a cell (`named`) in its header: ``course: {picture: the-cell}``.
     """
+    if any(draws(cell) for cell in slides(notebook)[0]):
+        return
+    early = [cell for cell in notebook.cells if cell.id == named or (cell.id.startswith("start-") and draws(cell))]
+    if early:
+        early[0].metadata["course"] = nbformat.from_dict(early[0].metadata.get("course", {}) | {"picture": True})
+        return
     place = next((i for i, cell in enumerate(notebook.cells) if cell.id.startswith("draw-")), 0)
     before = [cell for cell in notebook.cells[:place] if cell.cell_type == "code"]
     if not before or any(cell.id.startswith(("exercise-", "predict-")) for cell in before):
@@ -81,8 +92,6 @@ def _begin_with_a_picture(notebook: NotebookNode) -> None:
     if not all(cell.id.startswith("start-") or _kind(cell) == "skip" for cell in before):
         if any(cell.source.startswith("## A question for the room") for cell in notebook.cells[:place]):
             return
-        if any("plots." in cell.source for cell in before if cell.id.startswith("start-")):
-            return  # it has one
         course = notebook.cells[place].metadata.get("course", {})
         notebook.cells[place].metadata["course"] = nbformat.from_dict(course | {"picture": True})
         return
@@ -94,6 +103,12 @@ def _begin_with_a_picture(notebook: NotebookNode) -> None:
     if rest[0].cell_type != "code" and not _kind(rest[0]):
         rest[0].metadata["slideshow"] = {"slide_type": "slide"}
     notebook.cells = [*title, picture, *rest]
+
+
+def draws(cell: NotebookNode) -> bool:
+    """Return whether a cell draws a figure."""
+    calls = re.search(r"\b(plots|pictures|schedules)\.\w+\(", cell.source)
+    return cell.id.startswith("draw-") or (cell.cell_type == "code" and calls is not None)
 
 
 def _give_headings(notebook: NotebookNode) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from course_lib.mesh import Mesh
 from course_lib.plots.animation import Animation, ring
 from course_lib.plots.charts import bars, drift, lines, losses, memory, stacked, traffic
-from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
+from course_lib.plots.figures import INK, ON_COLOR, PALE, RED, Picture, color, ink_on, legend, new_figure, on_slides
 from course_lib.plots.placements import kinds, operators, products
 from course_lib.plots.trace.still import timeline
 from course_lib.utils import wording
@@ -29,6 +29,7 @@ __all__ = [
     "holdings",
     "images",
     "kinds",
+    "legend",
     "lines",
     "losses",
     "memory",
@@ -105,7 +106,7 @@ def _frame(axis, r: int, array: np.ndarray, guess: object) -> int:
     for i, value in enumerate(array):
         good = i < len(guess) and guess[i] == value
         right += good
-        frame = Rectangle((i + 0.07, r + 0.07), 0.86, 0.86, fill=False, linewidth=2, edgecolor=INK if good else "#FF0000")
+        frame = Rectangle((i + 0.07, r + 0.07), 0.86, 0.86, fill=False, linewidth=2, edgecolor=ON_COLOR[0] if good else RED)
         axis.add_patch(frame)
     return right
 
@@ -177,8 +178,9 @@ def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: 
     said = []
     for r, (axis, piece) in enumerate(zip(figure.subplots(lines, columns, squeeze=False).flat, pieces, strict=False)):
         held = np.isin(table, piece)
-        shade = np.ones((*table.shape, 3)) * 0.92
-        shade[held] = [int(color(r)[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        shade = np.zeros((*table.shape, 4))  # what is not held is transparent
+        shade[held] = [*(int(color(r)[i : i + 2], 16) / 255 for i in (1, 3, 5)), 1]
+        axis.set_facecolor(PALE)
         axis.imshow(shade, aspect="auto", interpolation="nearest")
         axis.set_title(f"rank {r}: {'x'.join(map(str, np.shape(piece)))}", fontsize=9, color=INK)
         axis.set(xticks=[], yticks=[])

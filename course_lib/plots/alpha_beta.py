@@ -121,7 +121,7 @@ def draw(
     if tried:
         nbytes, took = tried
         axes.plot([nbytes], [alpha + nbytes / beta], "D", markersize=8, markerfacecolor="white", markeredgecolor=INK, label="predicted")
-        axes.plot([nbytes], [took], "*", markersize=11, color="#D55E00", label="measured afterwards")
+        axes.plot([nbytes], [took], "*", markersize=11, color=INK, label="measured afterwards")
         said += f"; {wording.size(nbytes)} predicted {_short(alpha + nbytes / beta)}, measured {_short(took)}"
     everything = [*seconds, *(alpha + near / beta), *([tried[1]] if tried else [])]
     axes.set_ylim(min(everything) / 3, max(everything) * 2)

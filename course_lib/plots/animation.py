@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from course_lib.plots.figures import INK, Picture, new_figure
+from course_lib.plots.figures import INK, Picture, ink_on, new_figure, on_slides, tone
 
 FRAME_INTERVAL_MS = 900  # milliseconds between frames
 
@@ -47,10 +47,13 @@ class Animation:
 
     def _image(self, number: int) -> str:
         """Return a frame as HTML, with its text."""
-        data, sizes = self.frame(number)._repr_mimebundle_()
+        picture = self.frame(number)
+        if not on_slides():
+            return picture.html()
+        data, sizes = picture._repr_mimebundle_()
         source = f"data:image/png;base64,{base64.b64encode(data['image/png']).decode()}"
-        text, size = html.escape(data["text/plain"]), " ".join(f'{name}="{value}"' for name, value in sizes["image/png"].items())
-        return f'<img class="widget-image" src="{source}" alt="{text}" {size} style="max-width: 100%; height: auto">'
+        size = " ".join(f'{name}="{value}"' for name, value in sizes["image/png"].items())
+        return f'<img class="widget-image" src="{source}" alt="{html.escape(picture.text)}" {size} style="max-width: 100%; height: auto">'
 
     def _repr_mimebundle_(self, **options) -> tuple[dict, dict]:
         data, sizes = self.still._repr_mimebundle_(**options)
@@ -112,8 +115,8 @@ def _received_piece(rank: int, step: int, n: int) -> int | None:
 def _cell(axes, x: int, y: int, value: float, part: float, came: bool) -> None:
     from matplotlib.patches import Rectangle
 
-    shade = (1 - 0.9 * part, 1 - 0.4 * part, 1 - 0.55 * part)  # greener the more ranks are summed in it
+    shade = tone(part / 2)  # the stronger the more ranks are summed in it
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5, in_layout=False))
     if came:
         axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=2))
-    axes.text(x + 0.5, y + 0.5, f"{value:g}", ha="center", va="center", fontsize=10, color="white" if part > 0.7 else INK, in_layout=False)
+    axes.text(x + 0.5, y + 0.5, f"{value:g}", ha="center", va="center", fontsize=10, color=ink_on(shade), in_layout=False)

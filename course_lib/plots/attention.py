@@ -95,7 +95,7 @@ def ring_steps(held: ChunksByRank, whose: Sequence[Sequence[int]], title: str) -
 
     def draw(step: int) -> Picture:
         figure, (mask, ring) = new_figure(6.4, 2.9, f"{title}\nstep {step} of {steps - 1}", 2, width_ratios=[1.2, 1])
-        draw_mask(mask, held, strength(step), "dark: computed now")
+        draw_mask(mask, held, strength(step), "strong: computed now")
         _ring(ring, [int(places[step]) for places in whose])
         said = ", ".join(f"rank {r} has those of rank {places[step]}" for r, places in enumerate(whose))
         return Picture(figure, f"{title}, step {step} of {steps - 1}: {said}.")

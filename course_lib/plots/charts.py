@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from course_lib import traffic as counting
-from course_lib.plots.figures import INK, Picture, new_figure, on_slides
+from course_lib.plots.figures import INK, MEMORY_STYLES, Picture, new_figure, on_slides
 from course_lib.utils import wording
 
 BYTE_FORMATTERS = {"bytes": wording.size, "memory": wording.memory}
@@ -54,7 +54,7 @@ def traffic(
     figure, (axes,) = new_figure(6.2, 0.9 + 0.34 * len(moved), title)
     left = np.zeros(len(moved))
     shades = ["#555555", "#999999", "#CCCCCC"] * 6  # not the ranks' colours, as these are operations
-    for (kind, sent), fill, hatch in zip(sorted(kinds.items()), shades, ["", "//", "..", "xx"] * 4, strict=False):
+    for (kind, sent), fill, hatch in zip(sorted(kinds.items()), shades, ["", "..", "xx", "oo"] * 4, strict=False):
         axes.barh(labels, sent, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
         left += sent
     for i, total in enumerate(left):
@@ -109,7 +109,7 @@ def stacked(values: dict[str, dict[str, float]], title: str) -> Picture:
     figure, (axes,) = new_figure(6.6, 0.9 + 0.34 * len(values), title)
     left = np.zeros(len(values))
     kinds = list(dict.fromkeys(kind for parts in values.values() for kind in parts))
-    for kind, fill, hatch in zip(kinds, ["#333333", "#777777", "#BBBBBB", "#DDDDDD"] * 4, ["", "//", "", ".."] * 4, strict=False):
+    for kind, fill, hatch in zip(kinds, ["#333333", "#777777", "#BBBBBB", "#DDDDDD"] * 4, ["", "xx", "", ".."] * 4, strict=False):
         sizes = np.array([parts.get(kind, 0.0) for parts in values.values()])
         axes.barh(list(values), sizes, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
         left += sizes
@@ -136,10 +136,8 @@ def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank,
     figure, (axes,) = new_figure(7.2, 0.9 + 0.36 * len(held), title)
     labels, left = list(held), np.zeros(len(held))
     kinds = [k for k in dict.fromkeys(k for h in held.values() for k in h) if k != "true peak" and any(h.get(k) for h in held.values())]
-    looks = {"parameters": ("#333333", ""), "gradients": ("#777777", ""), "optimizer state": ("#777777", "xx")}
-    looks |= {"activations": ("#BBBBBB", ""), "communication buffers": ("#BBBBBB", "///")}
     for kind in kinds:
-        fill, hatch = looks.get(kind, ("#DDDDDD", ".."))
+        fill, hatch = MEMORY_STYLES.get(kind, ("#DDDDDD", "oo"))
         sizes = np.array([h.get(kind, 0) for h in held.values()], float)
         axes.barh(labels, sizes, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
         left += sizes

@@ -13,7 +13,7 @@ import numpy as np
 
 from course_lib import placement
 from course_lib.autograd.tensor import Tensor
-from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure
+from course_lib.plots.figures import INK, MISSING, Picture, color, ink_on, new_figure
 from course_lib.plots.placements import kinds
 
 
@@ -79,7 +79,7 @@ def expert_loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int
             asked[r], kept[r] = (np.bincount(each, minlength=experts) for each in (expert, expert[place >= 0]))
         got, more = kept.sum(axis=0), (asked - kept).sum(axis=0)
         axes.bar(numbers, got, color=[color(int(e) * n // experts) for e in numbers])
-        axes.bar(numbers, more, bottom=got, facecolor="white", edgecolor="#FF0000", hatch="////", linewidth=0.8)
+        axes.bar(numbers, more, bottom=got, facecolor="white", edgecolor=RED, hatch=MISSING, linewidth=0.8)
         axes.axhline(n * slots, color=INK, linestyle="--", linewidth=1)
         axes.text(experts - 0.5, n * slots, f"{n} × {slots} slots", ha="right", va="bottom", fontsize=8, color=INK)
         share = more.sum() / asked.sum()

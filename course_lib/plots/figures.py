@@ -1,7 +1,7 @@
 """Common parts of all figures: the palette, one colour per rank, and a picture that displays itself.
 
-The colours are those of Okabe and Ito (2008), "Color universal design", which are distinguishable with any kind of colour
-vision.
+What a colour, a tone and a hatch mean is the same in all figures; part 00 says it, see `legend`. The colours are those of Okabe and
+Ito (2008), "Color universal design", which are distinguishable with any kind of colour vision.
 """
 
 from __future__ import annotations
@@ -9,16 +9,31 @@ from __future__ import annotations
 import io
 import os
 import textwrap
+from functools import cache
+
+from course_lib.plots import themes
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
-_DARK = {"#0072B2", "#009E73", "#D55E00", "#8A8A8A"}  # white text is readable on these
-INK, PALE = "#222222", "#EEEEEE"
+INK, PALE = "#222222", "#EEEEEE"  # PALE: not held, or idle
+RED = "#FF0000"  # wrong, or lost
+ON_COLOR = ("#161616", "#FDFDFD")  # text on a colour, the same in all themes
+MISSING = "////"  # hatch over the background: waiting, a summand without the others, dropped, not possible
 ACTIVITY_COLORS = {  # activities of a rank
     "communication": "#777777",
     "forward": "#56B4E9",
     "recompute": "#CC79A7",
     "backward": "#E69F00",
     "update": "#009E73",
+}
+WORK = {kind: fill for kind, fill in ACTIVITY_COLORS.items() if kind != "communication"}
+COMPUTING = "#CFCFCF"  # without a name, as in a trace
+MEMORY_STYLES = {  # tone and pattern of what is in a device's memory
+    "weights": ("#333333", ""),
+    "parameters": ("#333333", ""),
+    "gradients": ("#777777", ""),
+    "optimizer state": ("#777777", "xx"),
+    "activations": ("#BBBBBB", ""),
+    "communication buffers": ("#BBBBBB", ".."),
 }
 FIGURE_STYLE_ENV = "COURSE_FIGURES"  # environment variable: "slides" if figures are drawn for slides, otherwise unset
 
@@ -28,9 +43,20 @@ def color(rank: int) -> str:
     return COLORS[rank % len(COLORS)]
 
 
+@cache
 def ink_on(background: str) -> str:
-    """Colour of text on a background."""
-    return "white" if background in _DARK else INK
+    """Colour of text on a background: of the two that there are, the one that is easier to read in both themes."""
+    background = themes.PAPER if background == "none" else background
+    inks = ("#000000", "#FFFFFF") if themes.is_grey(background).all() else ON_COLOR
+    return max(inks, key=lambda ink: themes.least_contrast(ink, background))
+
+
+def tone(strength: float) -> str:
+    """Grey for an amount, 0 to 1: the more, the farther from the background. The greys in the middle, on which text is hard to read, are
+    left out.
+    """
+    grey = 222 - 136 * strength if strength < 0.5 else 115 - 126 * (strength - 0.5)
+    return "#" + f"{round(grey):02X}" * 3
 
 
 def on_slides() -> bool:
@@ -83,21 +109,38 @@ class Picture:
         self.figure, self.text = figure, text
 
     def png(self, dpi: int = 130) -> bytes:
-        """Render the figure as PNG."""
+        """Render the figure as PNG, for a light page."""
+        return self._render("png", dpi, "white")
+
+    def _render(self, file_format: str, dpi: int, background: str, **options: object) -> bytes:
         if on_slides():
             _enlarge(self.figure, min_font_size(self.figure, self.share))
         buffer = io.BytesIO()
-        self.figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
+        self.figure.savefig(buffer, format=file_format, dpi=dpi, bbox_inches="tight", facecolor=background, **options)
         return buffer.getvalue()
+
+    def html(self, dpi: int = 130) -> str:
+        """Render the figure as HTML that fits light and dark pages."""
+        small = {"pil_kwargs": {"lossless": True, "method": 2}}
+        light = self._render("webp", dpi, "white", **small)
+        with themes.dark(self.figure):
+            dark = self._render("webp", dpi, "none", **small)
+        return themes.as_html(light, dark, self.text, *_shown_size(self.png(dpi)))
 
     def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
         data = self.png()
-        width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
-        size = {"width": round(width * 0.72), "height": round(height * 0.72)}
-        return {"image/png": data, "text/plain": self.text}, {"image/png": size}
+        width, height = _shown_size(data)
+        bundle = {"image/png": data, "text/plain": self.text}  # for print, feedback and slides
+        return bundle if on_slides() else {"text/html": self.html(), **bundle}, {"image/png": {"width": width, "height": height}}
 
     def __repr__(self) -> str:
         return self.text
+
+
+def _shown_size(png: bytes) -> tuple[int, int]:
+    """Width and height in which a page shows a PNG."""
+    width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
+    return round(width * 0.72), round(height * 0.72)
 
 
 def new_figure(width: float, height: float, title: str, columns: int = 1, **kwargs):
@@ -107,3 +150,37 @@ def new_figure(width: float, height: float, title: str, columns: int = 1, **kwar
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, fontsize=12, color=INK)
     return figure, figure.subplots(1, columns, squeeze=False, **kwargs)[0]
+
+
+def legend(title: str = "How to read the pictures of this course") -> Picture:
+    """Draw what colours, tones and hatches mean in all figures."""
+    from matplotlib.patches import Rectangle
+
+    grey, patterns = ACTIVITY_COLORS["communication"], [*MEMORY_STYLES.values()][1:]
+    groups = [fill for fill in COLORS if fill not in WORK.values()][:3]
+    hatched = [{"edgecolor": edge, "hatch": MISSING, "linewidth": 0} for edge in (grey, COLORS[0], RED)]
+    lines = (
+        ("one color for each rank: what is in it belongs to that rank", [(color(r), {}, str(r)) for r in range(len(COLORS))]),
+        ("over time, each row is a rank, and a color is a kind of work", [(fill, {}, kind) for kind, fill in WORK.items()]),
+        ("other computing", [(COMPUTING, {}, "")]),
+        ("transfer: grey, or a color for each group of ranks", [(fill, {}, "") for fill in (grey, *groups)]),
+        (
+            "something is missing: a rank waits, a sum lacks summands,\na token is dropped, a plan does not fit into memory",
+            [("white", style, "") for style in hatched],
+        ),
+        ("nothing there: not held, or idle", [(PALE, {}, "")]),
+        ("red: wrong, or lost", [("white", {"edgecolor": RED, "linewidth": 2}, "")]),
+        ("greys and patterns: kinds of bytes; the figure says which", [(fill, {"hatch": hatch}, "") for fill, hatch in patterns]),
+        ("the stronger a grey, the more: more summed, or faster", [(tone(i / 4), {}, "") for i in range(5)]),
+    )
+    figure, (axes,) = new_figure(9.6, 3.7, title)
+    axes.set(xlim=(0, 17.4), ylim=(1.25 * len(lines), -0.1))
+    axes.axis("off")
+    for i, (text, samples) in enumerate(lines):
+        width = 2.1 if samples[0][2].isalpha() else 1.0
+        for k, (fill, style, name) in enumerate(samples):
+            place = (width * k + 0.05, 1.25 * i + 0.05)
+            axes.add_patch(Rectangle(place, width - 0.1, 0.9, **{"facecolor": fill, "edgecolor": "white"} | style))
+            axes.text(width * (k + 0.5), 1.25 * i + 0.5, name, ha="center", va="center", fontsize=9, color=ink_on(fill))
+        axes.text(8.8, 1.25 * i + 0.5, text, ha="left", va="center", fontsize=10, color=INK)
+    return Picture(figure, f"{title}: {'; '.join(text for text, _ in lines)}.".replace("\n", " "))

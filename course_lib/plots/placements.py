@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.placement import OPERATORS, GatherFirst, Kind, Operator, product
-from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
+from course_lib.plots.figures import INK, MISSING, PALE, Picture, color, new_figure
 
 SIDE, GAP = 1.0, 0.3
 
@@ -23,10 +23,10 @@ def _glyph(axes, x: float, y: float, kind: Kind, ranks: int, rows: bool) -> floa
             size = (SIDE, part) if rows else (part, SIDE)
             axes.add_patch(Rectangle(place, *size, facecolor=color(r), edgecolor="none"))
         elif kind.name == "partial":
-            axes.add_patch(Rectangle((left, y), SIDE, SIDE, facecolor="white", edgecolor=color(r), hatch="////", linewidth=0))
+            axes.add_patch(Rectangle((left, y), SIDE, SIDE, facecolor="white", edgecolor=color(r), hatch=MISSING, linewidth=0))
             axes.text(left + SIDE / 2, y + SIDE / 2, "+", ha="center", va="center", fontsize=13, color=INK, fontweight="bold")
         else:
-            axes.add_patch(Rectangle((left, y), SIDE, SIDE, facecolor=color(0), edgecolor="none"))
+            axes.add_patch(Rectangle((left, y), SIDE, SIDE, facecolor=color(r), edgecolor="none"))
         axes.add_patch(Rectangle((left, y), SIDE, SIDE, fill=False, edgecolor=INK, linewidth=1.0))
     return x + ranks * (SIDE + GAP) - GAP
 

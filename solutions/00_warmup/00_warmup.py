@@ -54,6 +54,16 @@ print(f"There are {size} of us.")
 # %%px
 print("I am", "even" if rank % 2 == 0 else "odd")
 
+# %% [markdown] tags=["slide-50"]
+# ## How to read the pictures
+#
+# All pictures of this course speak the same language. Where a picture shows what ranks hold, each rank has a color. Where it shows time,
+# each row is a rank, and colors stand for kinds of work. The next cell draws the rest. Come back to it when a picture puzzles you. In
+# JupyterLab's dark theme the greys change places and the colors stay.
+
+# %% Draw the legend tags=["folded", "slide-50"]
+plots.legend()
+
 # %% [markdown] tags=["slide"]
 # ## All-reduce
 #
@@ -218,7 +228,8 @@ plots.traffic(moved, f"What rank 0 sends for {numbers:,} numbers of 8 bytes each
 # %% [markdown] tags=["slide"]
 # Where does $2\frac{n-1}{n}$ come from? The picture below shows another all-reduce on your ranks, step by step. Each array is cut into
 # eight pieces. In each step, every rank sends one piece to the next rank: first the pieces are added up along the way, then the finished
-# sums travel around the ring. Dark pieces are finished. Press the button or move the slider.
+# sums travel around the ring. The stronger the grey of a piece, the more ranks it has been added up from. Press the button or move the
+# slider.
 
 # %% Draw a ring tags=["folded"]
 arrays = [dict(mine=10.0 ** (r % 3) * np.arange(1, 9)) for r in range(8)]

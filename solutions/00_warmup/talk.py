@@ -1,3 +1,9 @@
+# %% Draw eight ranks after="# 00 Warm-up: four collectives" tags=["given"]
+# Draw eight ranks
+from course_lib import plots
+
+plots.groups({"world": [tuple(range(8))]}, "Eight ranks: one group, and a copy of the program on each rank")
+
 # %% [markdown] after="# 00 Warm-up: four collectives" tags=["notes"]
 # The first deadlock is on purpose: have the room predict what will happen before you run it. The grey lines are folded cells; Shift-Enter
 # runs them. There are three questions for the room along the way; the next key press shows the answer.
@@ -9,6 +15,12 @@
 # %% [markdown] after="Print the rank" tags=["notes"]
 # Point out the grouping: eight processes have printed something, but you see only two lines, each below the ranks that printed it. Students
 # often ask which rank was first. The output is collected and then grouped, so its order says nothing about that.
+
+# %% [markdown] after="## How to read the pictures" tags=["notes"]
+# No need to go through it line by line. Ask what a color means in a picture without a time axis: a rank. And with one: a kind of work.
+
+# %% [markdown] after="Draw the legend" tags=["notes"]
+# Point at the hatching: in later parts it marks waiting, which is where the time goes.
 
 # %% [markdown] after="Run the all-reduce" tags=["notes"]
 # Type in the room's guess before you run it. Rank 2 starts with 2, 5, 7 and ends with 0, 0, 1. The usual wrong answer contains 2, the

@@ -116,7 +116,8 @@ result
 
 # %% [markdown] tags=["slide"]
 # Each row is a rank, and each box is a micro-batch with its number. Where a rank waits for others, its row is hatched, and where it waits
-# for data on the way, dark: there it is not computing, and that is a **bubble**. The thin bars below a row are communication. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and
+# for data on the way, grey: there it is not computing, and that is a **bubble**. The thin bars below a row are communication. Backward
+# takes twice as long as forward. At the bottom is the memory: where does it rise, and
 # where does it fall?
 #
 # ## Freeing memory

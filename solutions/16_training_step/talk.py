@@ -1,3 +1,9 @@
+# ---
+# jupyter:
+#   course:
+#     picture: run-it-on-four-ranks
+# ---
+
 # %% [markdown] after="# 16 A training step, simulated" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.

@@ -1,3 +1,10 @@
+# %% Draw a sharded weight after="# 17 ZeRO as a schedule" tags=["given"]
+# Draw a sharded weight
+import numpy as np
+
+weight = np.arange(96).reshape(8, 12)
+plots.holdings(weight, np.split(weight, 4), "A layer's weight, sharded over four ranks")
+
 # %% [markdown] after="# 17 ZeRO as a schedule" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.

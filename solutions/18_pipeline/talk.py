@@ -1,3 +1,9 @@
+# %% Draw four ranks after="# 18 A pipeline" tags=["given"]
+# Draw four ranks
+from course_lib.sim.schedule import schedules
+
+schedules.draw({"The whole batch passes through four ranks": ["F0 B0"] * 4})
+
 # %% [markdown] after="# 18 A pipeline" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.

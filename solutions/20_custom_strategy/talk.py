@@ -1,3 +1,9 @@
+# %% Draw the cluster after="# 20 Your own strategy" tags=["given"]
+# Draw the cluster
+from course_lib.mesh import Mesh
+
+plots.groups(Mesh(network=4, nvlink=8), "32 ranks: NVLink within a row, a slower network between rows")
+
 # %% [markdown] after="# 20 Your own strategy" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.

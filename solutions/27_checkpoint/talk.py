@@ -1,3 +1,8 @@
+# %% Draw the quarters after="# 27 Checkpoints, and resuming after a crash" tags=["given"]
+# Draw the quarters
+moments = np.arange(56 * 124).reshape(56, 124)  # 6,944 numbers
+plots.holdings(moments, np.split(moments, 4), "An Adam moment in a checkpoint: each rank writes a quarter")
+
 # %% [markdown] after="# 27 Checkpoints, and resuming after a crash" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. The killed run takes a few seconds.

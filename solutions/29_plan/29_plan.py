@@ -228,8 +228,8 @@ print(f"{check.worth(times_best):.0%} of the points")
 # ## All grids
 #
 # Here is a model the size of GPT-3, with 175 billion parameters, on 1,024 devices. Each box is a grid, with its fastest configuration
-# according to `estimate`. Darker is faster. Hatched: nothing fits into memory. Grey: the model cannot be cut that way. Tensor parallel
-# ranks stay within a node of 8.
+# according to `estimate`. The stronger the grey, the faster. Hatched: nothing fits into memory. Empty: the model cannot be cut that
+# way. Tensor parallel ranks stay within a node of 8.
 
 # %% Draw the map tags=["folded", "slide"]
 large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)

@@ -1,3 +1,8 @@
+# %% Draw a step of a large model after="# 29 Plan a run" tags=["given"]
+# Draw a step of a large model
+run = reference_data.MEASURED[2]
+pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.model.name} on {run.configuration.gpus} devices")
+
 # %% [markdown] after="# 29 Plan a run" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. The map of all grids takes about five seconds.

@@ -415,7 +415,8 @@ for count in (1, 3, 256, 512, 1024, 1025, 2048, 2049, 4096):
             comm.Allgather(mine[:count], gathered)
             comm.Barrier()
             expected = sum(drawn)
-            same = (total == expected).all(), (part == expected.reshape(size, count)[rank]).all(), (gathered == [d[:count] for d in drawn]).all()
+            scattered, all_parts = expected.reshape(size, count)[rank], [d[:count] for d in drawn]
+            same = (total == expected).all(), (part == scattered).all(), (gathered == all_parts).all()
             wrong += [] if all(same) else [(count, dtype.__name__, size, same)]
 say(wrong)
 """,

@@ -42,6 +42,7 @@ def steps():
 
 
 PICTURES = {
+    "legend": lambda: plots.legend(),
     "exchange": lambda: plots.exchange([np.arange(3) + r for r in range(8)], [np.arange(3)] * 8, "Before and after, on eight ranks"),
     "wide exchange": lambda: plots.exchange([np.arange(2)] * 8, [np.arange(16) + 100] * 8, "Sixteen numbers on each rank"),
     "a row of groups": lambda: plots.groups({"mp": [tuple(range(8))], "dp": [(r,) for r in range(8)]}, "mp_size 8"),

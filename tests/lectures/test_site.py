@@ -44,8 +44,8 @@ def built(tmp_path_factory, worker_id):
 def test_exercises_have_their_gaps_and_figures_their_texts(built):
     page = (built / "parts" / "06_megatron_backward.html").read_text()
     assert "raise NotImplementedError" in plain(page) and "BEGIN HIDDEN" not in page
-    figures = re.findall(r'<img[^>]*alt="([^"]+)"[^>]*src="\.\./_images', page) + re.findall(r'src="\.\./_images[^>]*alt="([^"]+)"', page)
-    assert len(figures) >= 4 and all(len(text) > 30 for text in figures)
+    light, dark = (re.findall(f'<img class="only-{theme}"[^>]*alt="([^"]+)"', page) for theme in ("light", "dark"))
+    assert light == dark and len(light) >= 4 and all(len(text) > 30 for text in light)
     assert links.broken_links(built) == []
 
 
@@ -87,7 +87,7 @@ def test_the_leaderboard_is_there_if_there_is_one(built):
 def test_the_first_page_has_cells_with_their_outputs_and_pictures_of_the_paths(built):
     page = (built / "index.html").read_text()
     assert "I am even" in page and "rank 4 has finished the cell without it" in plain(page)
-    assert page.count('src="_images/') >= 6 and "{{" not in page
+    assert page.count('src="_images/') >= 5 and page.count("only-dark") >= 1 and "{{" not in page
     assert "Author name not set" not in page
 
 
@@ -213,6 +213,21 @@ if CHROMIUM:  # without it there is nothing to look with; conftest.py says so
         page.goto(f"{start}/parts/06_megatron_backward.html")
         page.wait_for_selector("mjx-container svg", state="attached", timeout=20_000)
         assert not [url for url in failed if where == "server" or not url.startswith("http")], failed
+        page.close()
+
+    @pytest.mark.parametrize("theme", ["light", "dark"])
+    def test_a_figure_fits_the_theme(built, browser, theme):
+        page = browser.new_page(color_scheme=theme)
+        page.goto(f"{built.as_uri()}/parts/{PARTS[0]}.html")
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        seen = """images => images.filter(image => image.checkVisibility()).map(image => {
+          const boxes = [image, image.closest(".output")].map(box => getComputedStyle(box));
+          return [image.className, ...boxes.map(style => style.backgroundColor), boxes[0].filter];
+        })"""
+        figures = page.locator(".cell_output img").evaluate_all(seen)
+        assert len(figures) >= 4 and {name for name, *_ in figures} == {f"only-{theme}"}
+        clear = "rgba(0, 0, 0, 0)"
+        assert theme == "light" or all(styles == [clear, clear, "none"] for _, *styles in figures), figures
         page.close()
 
     @pytest.mark.parametrize("width", [1280, 1440])

@@ -167,3 +167,15 @@ def test_a_talk_that_cannot_be_opened_gets_a_sentence(tmp_path, minutes, text, s
         (tmp_path / "01_data_split.talk-15.ipynb").write_text(text)
     with pytest.raises(show.TalkError, match=said):
         show.put_talk("01_data_split", minutes, tmp_path, False)
+
+
+@pytest.mark.parametrize("part", parts())
+@pytest.mark.parametrize("minutes", [None, 15])
+def test_the_title_slide_has_a_picture(part, minutes):
+    """Drawn by one of its cells, or by a cell of a later slide, which `lecture.js` shows here, too; from no cell that students write."""
+    notebook = talk.talk(part, minutes)
+    (picture,) = [c for c in talk.slides(notebook)[0] if talk.draws(c)] or [
+        c for c in notebook.cells if c.metadata.get("course", {}).get("picture")
+    ]
+    place = [cell.id for cell in notebook.cells].index(picture.id)
+    assert not [cell.id for cell in notebook.cells[:place] if cell.id.startswith("exercise-")]

@@ -56,11 +56,14 @@ def test_what_is_shown_moves_in_a_notebook_and_stands_still_on_a_page(monkeypatc
     slider = box.children[0].children[1]
     slider.value = 2
     slider.value = 0
-    assert drawn == [0, 2] and 'src="data:image/png;base64,' in box.children[1].value
-    assert f'alt="{picture.text}"' in box.children[1].value, "a frame has its text"
+    assert drawn == [0, 2] and box.children[1].value == picture.html()
+    monkeypatch.setenv("COURSE_FIGURES", "slides")
+    on_slide = shown.widget().children[1].value
+    assert 'src="data:image/png;base64,' in on_slide and f'alt="{picture.text}"' in on_slide, "a frame has its text"
+    monkeypatch.delenv("COURSE_FIGURES")
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     data, _ = shown._repr_mimebundle_()
-    assert list(data) == ["image/png", "text/plain"]
+    assert list(data) == ["text/html", "image/png", "text/plain"]
 
 
 @pytest.mark.parametrize("n", [1, 2])

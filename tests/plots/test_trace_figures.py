@@ -69,7 +69,7 @@ def test_without_a_kernel_there_is_the_still_picture(monkeypatch):
 
     monkeypatch.setattr(widget, "_widget_class", missing)
     data, _ = Timeline(made())._repr_mimebundle_()
-    assert set(data) == {"image/png", "text/plain"}
+    assert set(data) == {"text/html", "image/png", "text/plain"}
 
 
 def test_many_events_are_few_bars_that_fill_the_row():

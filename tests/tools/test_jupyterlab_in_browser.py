@@ -68,6 +68,16 @@ def run_all(page):
             page.click("text=Run All Cells", timeout=3000)
 
 
+def figures_in_theme(page, theme):
+    """The classes of the figures that are shown in one of JupyterLab's themes."""
+    page.click(".lm-MenuBar-itemLabel:text-is('Settings')")
+    page.hover(".lm-Menu-itemLabel:text-is('Theme')")
+    page.click(f".lm-Menu-itemLabel:text-is('JupyterLab {theme}')")
+    page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(theme == "Light").lower())
+    page.wait_for_timeout(1000)
+    return {*page.locator("img[class^=only-]").evaluate_all("nodes => nodes.filter(n => n.checkVisibility()).map(n => n.className)")}
+
+
 if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
 
     @pytest.mark.slow
@@ -95,6 +105,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
                     ran = cells[-1]["execution_count"] is not None
             validate = page.locator("text=Validate").count()
             shown = "" if ran else page.locator("body").inner_text()
+            themes = {theme: figures_in_theme(page, theme) for theme in ("Dark", "Light") if ran}
             if os.environ.get("COURSE_SCREENSHOT"):
                 page.screenshot(path=os.environ["COURSE_SCREENSHOT"])
             browser.close()
@@ -105,7 +116,8 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         assert [n for n, errors in raised.items() if errors] == ["forget-a-rank"]
         assert "rank 4 has finished the cell without it" in raised["forget-a-rank"][0]
         figures = [n for n, out in outputs.items() if any("image/png" in o.get("data", {}) for o in out)]
-        assert len(figures) == 7
+        assert len(figures) == 8
+        assert themes == {"Dark": {"only-dark"}, "Light": {"only-light"}}
 
     CELLS = (
         "from course_lib import cluster\nranks = cluster.start(4)\nranks.panel()",

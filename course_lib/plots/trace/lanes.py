@@ -12,12 +12,12 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.plots.figures import ACTIVITY_COLORS, COLORS, INK, ink_on
+from course_lib.plots.figures import ACTIVITY_COLORS, COLORS, INK, MISSING, ink_on
+from course_lib.plots.figures import COMPUTING as COMPUTING_COLOR
 from course_lib.trace.recorder import Event
 from course_lib.trace.timeline import COMPUTING, TRANSFERRING, WAITING, Flight, RankTrace, Segment, Trace
 from course_lib.utils import wording
 
-COMPUTING_COLOR = "#CFCFCF"
 OPERATION_COLOR = "#B0B0B0"
 SPAN_COLOR = "#6E6E6E"
 WORK_COLORS = {name: color for name, color in ACTIVITY_COLORS.items() if name != "communication"}
@@ -234,7 +234,7 @@ def _style(segment: Segment, colors: dict, line: float) -> Style:
     if segment.state == COMPUTING:
         return Style(COMPUTING_COLOR, "none", 0.0, 1.0)
     color = colors[segment.event.ranks] if segment.event.ranks else SPAN_COLOR
-    return Style("white", color, line, 1.3, "////") if segment.state == WAITING else Style(color, color, min(line, 0.3), 1.3)
+    return Style("white", color, line, 1.3, MISSING) if segment.state == WAITING else Style(color, color, min(line, 0.3), 1.3)
 
 
 def _merged(segments: Sequence[Segment], seconds: float) -> list[Segment]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.plots.figures import INK, Picture, min_font_size, on_slides, slide_width
+from course_lib.plots.figures import INK, MISSING, Picture, min_font_size, on_slides, slide_width
 from course_lib.plots.trace.lanes import Lanes, plain
 from course_lib.trace.timeline import Trace
 from course_lib.utils import wording
@@ -61,7 +61,7 @@ def add_legend(figure, lanes: Lanes) -> None:
     """Explain the colours of lanes below a figure."""
     from matplotlib.patches import Patch
 
-    looks = [{"facecolor": "white", "edgecolor": c, "hatch": "////"} if hatched else {"facecolor": c} for c, _, hatched in lanes.legend()]
+    looks = [{"facecolor": "white", "edgecolor": c, "hatch": MISSING} if hatched else {"facecolor": c} for c, _, hatched in lanes.legend()]
     handles = [Patch(**look, label=text) for look, (_, text, _) in zip(looks, lanes.legend(), strict=True)]
     lines = -(-len(handles) // (3 if on_slides() else 5)) or 1
     columns = -(-len(handles) // lines) or 1

@@ -12,6 +12,14 @@ function time(seconds) {
   return `${Number((seconds * factor).toPrecision(3))} ${name}`;
 }
 
+/** Whether a page with text of this color is dark. */
+function isDark(pen, ink) {
+  pen.fillStyle = ink; // which the browser then gives back as #rrggbb or rgba(r, g, b, a)
+  const found = pen.fillStyle, hex = found.startsWith("#");
+  const [r, g, b] = hex ? [1, 3, 5].map((i) => parseInt(found.slice(i, i + 2), 16)) : found.match(/[\d.]+/g).map(Number);
+  return r + g + b > 384;
+}
+
 function hatched(context, color) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
@@ -39,8 +47,8 @@ function render({ model, el }) {
   canvas.setAttribute("aria-label", data.text);
   tip.style.cssText =
     `font: ${12 * scale}px sans-serif; position: absolute; display: none; pointer-events: none; padding: 3px 7px; white-space: pre; z-index: 2;` +
-    "background: var(--jp-layout-color1, white); color: var(--jp-ui-font-color1, black); border: 1px solid var(--jp-border-color1, #bbb)";
-  bar.style.cssText = `font: ${12 * scale}px sans-serif; color: var(--jp-ui-font-color2, #555)`;
+    "background: var(--jp-layout-color1, Canvas); color: var(--jp-ui-font-color1, CanvasText); border: 1px solid var(--jp-border-color1, #bbb)";
+  bar.style.cssText = `font: ${12 * scale}px sans-serif; color: var(--jp-ui-font-color2, inherit)`;
   for (const [text, factor] of [["zoom in", 0.5], ["zoom out", 2], ["whole trace", Infinity]]) {
     const button = document.createElement("button");
     button.textContent = text;
@@ -50,7 +58,7 @@ function render({ model, el }) {
   }
   bar.append("The wheel zooms, dragging moves; point at something to see what it is.");
   const legend = document.createElement("div");
-  legend.style.cssText = `font: ${12 * scale}px sans-serif; color: var(--jp-ui-font-color1, #222); padding: 4px 0`;
+  legend.style.cssText = `font: ${12 * scale}px sans-serif; color: var(--jp-ui-font-color1, inherit); padding: 4px 0`;
   for (const [color, text, hatch] of data.legend) {
     const sample = document.createElement("span");
     sample.style.cssText =
@@ -58,9 +66,10 @@ function render({ model, el }) {
       (hatch ? `repeating-linear-gradient(135deg, ${color} 0 1px, transparent 1px 4px)` : color);
     legend.append(sample, text);
   }
+  const light = data.computing, ours = [...legend.querySelectorAll("span")].filter((_, i) => data.legend[i][0] === light);
   const said = document.createElement("div");
   said.textContent = data.text;
-  said.style.cssText = `font: ${13 * scale}px sans-serif; color: var(--jp-ui-font-color1, #222)`;
+  said.style.cssText = `font: ${13 * scale}px sans-serif; color: var(--jp-ui-font-color1, inherit)`;
   el.append(said, canvas, legend, bar, tip);
 
   const width = () => canvas.clientWidth / scale - LEFT - 8;
@@ -93,8 +102,10 @@ function render({ model, el }) {
 
   function draw() {
     const ratio = window.devicePixelRatio || 1, pen = canvas.getContext("2d"), style = getComputedStyle(el);
-    const ink = style.getPropertyValue("--jp-ui-font-color1").trim() || "#222";
-    const paper = style.getPropertyValue("--jp-layout-color0").trim() || "white";
+    const ink = style.getPropertyValue("--jp-ui-font-color1").trim() || style.color; // outside JupyterLab, the page's own
+    const dark = isDark(pen, ink), paper = style.getPropertyValue("--jp-layout-color0").trim() || (dark ? "#111" : "white");
+    data.computing = dark ? "#3b3b3b" : light; // as themes.py has it
+    for (const sample of ours) sample.style.background = sample.style.borderColor = data.computing;
     canvas.width = canvas.clientWidth * ratio;
     canvas.height = height * scale * ratio;
     pen.scale(ratio * scale, ratio * scale);
@@ -221,7 +232,10 @@ function render({ model, el }) {
   });
   const resized = new ResizeObserver(draw);
   resized.observe(canvas);
-  return () => resized.disconnect();
+  const themed = new MutationObserver(() => requestAnimationFrame(draw)); // until then, a page that changes its styles has no sizes
+  for (const page of [document.documentElement, document.body])
+    themed.observe(page, { attributeFilter: ["class", "data-theme", "data-jp-theme-light"] });
+  return () => [resized, themed].forEach((observer) => observer.disconnect());
 }
 
 export default { render };

@@ -8,20 +8,24 @@ from itertools import pairwise
 
 import numpy as np
 
-from course_lib.plots.figures import COLORS, INK, PALE, Picture, min_font_size, new_figure, slide_width
+from course_lib.plots.figures import (
+    INK,
+    MEMORY_STYLES,
+    MISSING,
+    PALE,
+    Picture,
+    ink_on,
+    min_font_size,
+    new_figure,
+    slide_width,
+    tone,
+)
 from course_lib.plots.trace.lanes import Lanes
 from course_lib.plots.trace.still import add_legend
 from course_lib.sim.llm.events import Step
 from course_lib.trace.recorder import Event
 from course_lib.trace.timeline import RankTrace, Trace
 from course_lib.utils import wording
-
-KIND_STYLES = {
-    "weights": ("#333333", ""),
-    "gradients": ("#777777", ""),
-    "optimizer state": ("#777777", "xx"),
-    "activations": ("#BBBBBB", ""),
-}
 
 
 def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Picture:
@@ -39,8 +43,8 @@ def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Pict
     for fitted, marker, label in ((True, "o", "fitted"), (False, "D", "predicted")):
         some = [(measured, ours) for _, measured, ours, was in found if was == fitted]
         if some:
-            fill = "white" if fitted else COLORS[0]
-            axes.scatter(*zip(*some, strict=True), marker=marker, s=42, facecolor=fill, edgecolor=COLORS[0], label=label, zorder=3)
+            fill = INK if fitted else "white"
+            axes.scatter(*zip(*some, strict=True), marker=marker, s=42, facecolor=fill, edgecolor=INK, label=label, zorder=3)
     for name, measured, ours, _ in found:
         axes.annotate(f"{name}: {ours / measured - 1:+.1%}", (measured, ours), (8, -4), textcoords="offset points", fontsize=8, color=INK)
     axes.set(xscale="log", yscale="log", xlabel="measured, seconds", ylabel="simulated, seconds", xlim=(low / 1.3, high * 4))
@@ -69,8 +73,8 @@ def roofline(points: Mapping[str, float], roofs: Mapping[str, float], title: str
     low, high = 0.3 * min(*points.values(), *roofs.values()), 3 * max(*points.values(), *roofs.values())
     for (name, edge), style in zip(roofs.items(), ("-", "--", ":"), strict=False):
         axes.plot([low, edge, high], [low / edge, 1, 1], color=INK, linestyle=style, linewidth=1.2, label=name)
-    for i, (name, flop) in enumerate(points.items()):
-        axes.axvline(flop, color=COLORS[i % len(COLORS)], linewidth=1.6, alpha=0.8)
+    for name, flop in points.items():
+        axes.axvline(flop, color="#777777", linewidth=1.6)
         axes.annotate(name, (flop, 1.0), (4, 8), textcoords="offset points", fontsize=8, color=INK)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / max(roofs.values()), 2.2))
     axes.set(xlabel="FLOP per byte sent", ylabel="fraction of the peak, at most")
@@ -101,12 +105,11 @@ def grids(times: Mapping[tuple[int, int, int], float], title: str) -> Picture:
     for (tensor, pipeline, data), seconds in times.items():
         x, y = pipelines.index(pipeline), tensors.index(tensor)
         if seconds == math.inf:
-            axes.add_patch(Rectangle((x, y), 1, 1, facecolor="white", hatch="////", edgecolor="#999999"))
+            axes.add_patch(Rectangle((x, y), 1, 1, facecolor="white", hatch=MISSING, edgecolor="#999999"))
             continue
-        shade = 1 - 0.75 * min((seconds / best - 1) / 1.5, 1)  # the fastest is the darkest
-        fill = (1 - shade * (1 - 0.0), 1 - shade * (1 - 0.45), 1 - shade * (1 - 0.70))
+        fill = tone(1 - 0.8 * min((seconds / best - 1) / 0.6, 1))  # the fastest has the strongest tone
         axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white"))
-        ink = "white" if shade > 0.55 else INK
+        ink = ink_on(fill)
         axes.text(x + 0.5, y + 0.4, wording.seconds(seconds), ha="center", va="center", fontsize=8, color=ink)
         axes.text(x + 0.5, y + 0.75, f"d {data}", ha="center", va="center", fontsize=7, color=ink)
     axes.set(xlim=(0, len(pipelines)), ylim=(len(tensors), 0), xlabel="pipeline", ylabel="tensor", facecolor=PALE)
@@ -115,7 +118,7 @@ def grids(times: Mapping[tuple[int, int, int], float], title: str) -> Picture:
     axes.tick_params(length=0)
     told = min(times, key=times.get) if finite else None
     said = f"the fastest is t {told[0]} × p {told[1]} × d {told[2]}, {wording.seconds(best)}" if told else "none fits"
-    return Picture(figure, f"{title}: {said}; hatched: too much memory; pale: sizes that do not divide")
+    return Picture(figure, f"{title}: {said}; hatched: too much memory; faint: sizes that do not divide")
 
 
 def memory_by_kind(step: Step) -> dict[str, float]:
@@ -128,7 +131,8 @@ def memory(steps: Mapping[str, Step], title: str) -> Picture:
     """Draw the memory of each step's fullest rank by kind, stacked, against the device's memory."""
     figure, (axes,) = new_figure(7.6, 1.1 + 0.38 * len(steps), title)
     left, held = np.zeros(len(steps)), [memory_by_kind(step) for step in steps.values()]
-    for kind, (fill, hatch) in KIND_STYLES.items():
+    for kind in ("weights", "gradients", "optimizer state", "activations"):
+        fill, hatch = MEMORY_STYLES[kind]
         sizes = np.array([found[kind] for found in held]) / 2**30
         axes.barh(list(steps), sizes, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
         left += sizes

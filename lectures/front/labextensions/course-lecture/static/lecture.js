@@ -142,6 +142,9 @@
       const { steps } = this.slides[this.slide];
       this.step = Math.min(Math.max(step, 0), steps.length - 1);
       sessionStorage.setItem(this.key, JSON.stringify([this.slide, this.step]));
+      const picture = this.slide ? null : steps.flat().find(cell => cell.model.getMetadata("course")?.picture);
+      if (this.folded && this.folded !== picture) this.folded.inputHidden = this.folded = false;
+      if (picture && !picture.inputHidden) (this.folded = picture).inputHidden = true; // its code is on its own slide
       const seen = this.mark(), code = seen.filter(cell => cell.model.type === "code");
       const next = code.find(cell => !this.run.has(cell)) ?? code.at(-1) ?? seen[0];
       this.notebook.deselectAll();
@@ -176,8 +179,9 @@
       return this.panel.node.querySelector(".jp-WindowedPanel-outer") ?? this.notebook.node;
     }
 
-    /** Take the first of these sizes with which all of the slide is to be seen, or the last. */
+    /** Take the first of these sizes with which all of the slide is to be seen, or the last; then the title shows no text output. */
     fit(sizes) {
+      document.body.classList.remove("lecture-tight");
       for (this.size of sizes) {
         document.body.style.setProperty("--lecture-scale", this.size[0]);
         document.body.style.setProperty("--lecture-figure", `${this.size[1]}vh`);
@@ -186,6 +190,7 @@
         const wide = [...this.scroller.querySelectorAll(boxes)];
         if (scrollHeight <= clientHeight + 1 && wide.every(box => box.scrollWidth <= box.clientWidth + 1)) return;
       }
+      document.body.classList.toggle("lecture-tight", !this.slide && this.scroller.querySelector(".jp-Cell:not(.lecture-off) img") !== null);
     }
 
     go(by) {
