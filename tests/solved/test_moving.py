@@ -45,7 +45,7 @@ def check_display(scene, monkeypatch):
     assert 'alt="' in picture and len(picture) < MOST_BYTES and 4 / 3 * len(with_widget["image/png"]) < MOST_BYTES
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     data, _ = scene._repr_mimebundle_()
-    assert list(data) == ["image/png", "text/plain"] and data["text/plain"] == scene.still.text
+    assert list(data) == ["text/html", "image/png", "text/plain"] and data["text/plain"] == scene.still.text
     shown = [scene.frame(i).text for i in range(scene.frames)]
     title = scene.still.figure.get_suptitle()
     assert sum(text.removeprefix(f"{title}. ") in scene.still.text for text in shown) >= 3, "key frames, with their sentences"
