@@ -6,6 +6,7 @@ transferred. These moments follow from the ranks' own records, so the ranks need
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -204,11 +205,28 @@ class Trace:
         return sum(s.end - s.begin for some in self.segments.values() for s in some if s.state == COMPUTING) / total if total else 0.0
 
     def straggler(self) -> tuple[int, float] | None:
-        """Return the rank that the others waited for longest, and these seconds, summed over the others; None if nobody waited."""
-        waited: Counter[int] = Counter()
-        for summary in self.summaries():
-            waited.update(summary.waited_for)
-        return waited.most_common(1)[0] if waited else None
+        """Return the rank that held the others up longest, and these seconds, summed over the others; None if nobody waited.
+
+        Where a rank that is waited for waits itself, the time goes to the rank at the end of that chain: in a pipeline, the slow stage.
+        """
+        held_up: Counter[int] = Counter()
+        for rank, segments in self.segments.items():
+            for segment in segments:
+                if segment.state == WAITING and segment.culprit is not None:
+                    self._blame(held_up, segment.culprit, segment.begin, segment.end, {rank})
+        return held_up.most_common(1)[0] if held_up else None
+
+    def _blame(self, held_up: Counter[int], rank: int, begin: float, end: float, waiting: set[int]) -> None:
+        """Add the time from `begin` to `end` to what a rank held others up, without that in which it waited for somebody else."""
+        passed_on, chain, segments = 0.0, {*waiting, rank}, self.segments.get(rank, ())
+        for segment in segments[max(bisect_right(segments, begin, key=lambda s: s.begin) - 1, 0) :]:
+            if segment.begin >= end:
+                break
+            first, last = max(begin, segment.begin), min(end, segment.end)
+            if segment.state == WAITING and segment.culprit is not None and segment.culprit not in chain and last > first:
+                self._blame(held_up, segment.culprit, first, last, chain)
+                passed_on += last - first
+        held_up[rank] += end - begin - passed_on
 
     def _ready(self, rank: int, event: Event) -> tuple[float, int | None]:
         """Return the moment from which a call of a rank could proceed, and the rank that came last then; the begin if it is unknown."""

@@ -146,7 +146,7 @@ def test_a_trace_is_shown_below_the_cell_and_written_for_perfetto(four, tmp_path
     )
     assert error is None and "said" in plain(text)
     picture, table = (o.data for o in four.notebook.cells[-1].outputs if o.output_type == "display_data")
-    assert "The others waited longest for rank 2" in picture["text/plain"] and picture["image/png"]
+    assert "Rank 2 held the others up longest" in picture["text/plain"] and picture["image/png"]
     assert "application/vnd.jupyter.widget-view+json" in picture
     assert "rank 2" in table["text/plain"] and "<table>" in table["text/html"]
     assert '"traceEvents"' in (tmp_path / "trace.json").read_text()
@@ -156,7 +156,7 @@ def test_a_trace_of_a_cell_that_raises_is_shown_before_its_error(four):
     _, error = four.run("%%px --trace\nif rank != 1:\n    comm.Barrier()")
     assert "DeadlockError" in plain(error)
     said = [o.data["text/plain"] for o in four.notebook.cells[-1].outputs if o.output_type == "display_data"]
-    assert "waited longest for rank 1" in said[0]
+    assert "Rank 1 held the others up longest" in said[0]
 
 
 def test_a_trace_that_cannot_be_written_hides_no_error(four, tmp_path):

@@ -33,7 +33,7 @@ def made(dropped=0):
 
 def test_a_picture_says_in_words_who_kept_the_others_waiting():
     picture = draw(made())
-    assert picture.text == "A step: 9 s on ranks 0, 1. The others waited longest for rank 1: 3 s in all."
+    assert picture.text == "A step: 9 s on ranks 0, 1. Rank 1 held the others up longest: 3 s in all."
     assert picture.png().startswith(b"\x89PNG")
     assert draw(made(3)).text.endswith("The first 6 events are missing: a rank keeps the latest only.")
 

@@ -40,6 +40,16 @@ def test_who_calls_what_another_never_calls_waits_to_the_end():
     assert found.summaries()[0].waited_for == {1: 4.0} and found.straggler() == (1, 7.0)
 
 
+def test_the_straggler_is_the_rank_at_the_end_of_the_chain():
+    """As in a pipeline: rank 2 waits longest, for rank 1, which waits for the slow rank 0."""
+    first, second = dict(ranks=(0, 1), number=1), dict(ranks=(1, 2), number=1)
+    found = trace(
+        [collective(8.0, 8.0, **first)], [collective(1.0, 8.0, **first), collective(9.0, 9.0, **second)], [collective(0.0, 9.0, **second)]
+    )
+    assert [s.waited_for for s in found.summaries()] == [{}, {0: 7.0}, {1: 9.0}]
+    assert found.straggler() == (0, 14.0)
+
+
 def test_of_a_rank_that_has_dropped_events_nothing_is_claimed():
     found = trace([collective(1.0, 5.0)], [], [collective(2.0, 5.0)], dropped=3)
     assert found.straggler()[0] == 2 and found.dropped == 9

@@ -137,8 +137,14 @@ class Lanes:
             add(Style(WORK_COLORS.get(e.name, SPAN_COLOR), "white", 0.4, 1.4), e, -self.top - 0.07, -self.top - 0.02)
 
     def _texts(self, trace: Trace, r: RankTrace, row: int) -> list[tuple[float, float, str, dict]]:
-        """Return the texts of a row, with their places: numbers of micro-batches or blocks inside, and names of spans above."""
+        """Return the texts of a row, with their places: whom it waits for, numbers of micro-batches or blocks, names of spans."""
         found = []
+        for s in _merged(trace.segments[r.rank], self.seconds):
+            said = f"for rank {s.culprit}"
+            if s.state == WAITING and s.culprit is not None and (s.end - s.begin) / self.seconds > 0.0085 * len(said) * self.type_size / 8:
+                ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+                middle = row + (self.bottom - self.top) / 2
+                found.append(((s.begin + s.end) / 2, middle, said, {"va": "center", "fontsize": self.type_size, "bbox": ground}))
         computing = [s for s in trace.segments[r.rank] if s.state == COMPUTING]
         begins = [s.begin for s in computing]
         for e in (e for e in r.events if e.kind == "span"):

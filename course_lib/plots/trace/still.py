@@ -11,8 +11,8 @@ from course_lib.utils import wording
 
 
 def draw(trace: Trace) -> Picture:
-    """Draw a trace; its text names the straggler."""
-    picture = timeline({"": trace}, trace.title)
+    """Draw a trace; its title and its text name the straggler."""
+    picture = timeline({"": trace}, "\n".join(filter(None, (trace.title, held_up(trace)))))
     return Picture(picture.figure, describe(trace))
 
 
@@ -71,11 +71,16 @@ def add_legend(figure, lanes: Lanes) -> None:
 def describe(trace: Trace) -> str:
     """Say in words what a trace shows: how long it took, who kept the others waiting, and what is missing."""
     said = f"{trace.title}: {wording.seconds(_rounded(trace.seconds))} on {wording.ranks(r.rank for r in trace.ranks)}."
-    if found := trace.straggler():
-        said += f" The others waited longest for rank {found[0]}: {wording.seconds(_rounded(found[1]))} in all."
+    said += f" {held_up(trace)}" if held_up(trace) else ""
     if trace.dropped:
         said += f" The first {trace.dropped:,} events are missing: a rank keeps the latest only."
     return said
+
+
+def held_up(trace: Trace) -> str:
+    """Name the straggler in a sentence; empty if nobody waited."""
+    found = trace.straggler()
+    return f"Rank {found[0]} held the others up longest: {wording.seconds(_rounded(found[1]))} in all." if found else ""
 
 
 def _rounded(seconds: float) -> float:
