@@ -18,15 +18,14 @@ INK, PALE = "#222222", "#EEEEEE"  # PALE: not held, or idle
 RED = "#FF0000"  # wrong, or lost
 ON_COLOR = ("#161616", "#FDFDFD")  # text on a colour, the same in all themes
 MISSING = "////"  # hatch over the background: waiting, a summand without the others, dropped, not possible
-ACTIVITY_COLORS = {  # activities of a rank
-    "communication": "#777777",
+WORK_COLORS = {  # spans of these names
     "forward": "#56B4E9",
     "recompute": "#CC79A7",
     "backward": "#E69F00",
     "update": "#009E73",
 }
-WORK = {kind: fill for kind, fill in ACTIVITY_COLORS.items() if kind != "communication"}
 COMPUTING = "#CFCFCF"  # without a name, as in a trace
+SPAN_COLOR = "#6E6E6E"  # spans of other names, and transfers without a group
 MEMORY_STYLES = {  # tone and pattern of what is in a device's memory
     "weights": ("#333333", ""),
     "parameters": ("#333333", ""),
@@ -121,15 +120,17 @@ class Picture:
 
     def html(self, dpi: int = 130) -> str:
         """Render the figure as HTML that fits light and dark pages."""
+        from PIL import Image
+
         small = {"pil_kwargs": {"lossless": True, "method": 2}}
         light = self._render("webp", dpi, "white", **small)
         with themes.dark(self.figure):
             dark = self._render("webp", dpi, "none", **small)
-        return themes.as_html(light, dark, self.text, *_shown_size(self.png(dpi)))
+        return themes.as_html(light, dark, self.text, *_shown_size(*Image.open(io.BytesIO(light)).size))
 
     def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
         data = self.png()
-        width, height = _shown_size(data)
+        width, height = _shown_size(*(int.from_bytes(data[i : i + 4], "big") for i in (16, 20)))
         bundle = {"image/png": data, "text/plain": self.text}  # for print, feedback and slides
         return bundle if on_slides() else {"text/html": self.html(), **bundle}, {"image/png": {"width": width, "height": height}}
 
@@ -137,9 +138,8 @@ class Picture:
         return self.text
 
 
-def _shown_size(png: bytes) -> tuple[int, int]:
-    """Width and height in which a page shows a PNG."""
-    width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
+def _shown_size(width: int, height: int) -> tuple[int, int]:
+    """Width and height in which a page shows an image of this many pixels."""
     return round(width * 0.72), round(height * 0.72)
 
 
@@ -156,14 +156,14 @@ def legend(title: str = "How to read the pictures of this course") -> Picture:
     """Draw what colours, tones and hatches mean in all figures."""
     from matplotlib.patches import Rectangle
 
-    grey, patterns = ACTIVITY_COLORS["communication"], [*MEMORY_STYLES.values()][1:]
-    groups = [fill for fill in COLORS if fill not in WORK.values()][:3]
-    hatched = [{"edgecolor": edge, "hatch": MISSING, "linewidth": 0} for edge in (grey, COLORS[0], RED)]
+    patterns = [*MEMORY_STYLES.values()][1:]
+    groups = [fill for fill in COLORS if fill not in WORK_COLORS.values()][:3]
+    hatched = [{"edgecolor": edge, "hatch": MISSING, "linewidth": 0} for edge in (SPAN_COLOR, COLORS[0], RED)]
     lines = (
         ("one color for each rank: what is in it belongs to that rank", [(color(r), {}, str(r)) for r in range(len(COLORS))]),
-        ("over time, each row is a rank, and a color is a kind of work", [(fill, {}, kind) for kind, fill in WORK.items()]),
+        ("over time, each row is a rank, and a color is a kind of work", [(fill, {}, kind) for kind, fill in WORK_COLORS.items()]),
         ("other computing", [(COMPUTING, {}, "")]),
-        ("transfer: grey, or a color for each group of ranks", [(fill, {}, "") for fill in (grey, *groups)]),
+        ("transfer: grey, or a color for each group of ranks", [(fill, {}, "") for fill in (SPAN_COLOR, *groups)]),
         (
             "something is missing: a rank waits, a sum lacks summands,\na token is dropped, a plan does not fit into memory",
             [("white", style, "") for style in hatched],

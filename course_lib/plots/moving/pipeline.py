@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from course_lib.plots.animation import Animation
-from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE
+from course_lib.plots.figures import INK, PALE, WORK_COLORS
 from course_lib.plots.moving.scene import Frame, animate, arrow, box, label, only
 from course_lib.trace.recorder import Event
 from course_lib.trace.timeline import Trace
@@ -163,7 +163,7 @@ def _stages(axes, plan: Sequence[Sequence[Work]], step: int, name: str) -> None:
     for r, works in enumerate(plan):
         x, work, held = r * (wide + gap), _at(works, step), _held(works, step)
         if work:
-            box(axes, x, 0, wide, 0.7, ACTIVITY_COLORS[work.kind], f"{work.kind} {work.micro_batch}", 10)
+            box(axes, x, 0, wide, 0.7, WORK_COLORS[work.kind], f"{work.kind} {work.micro_batch}", 10)
         else:
             box(axes, x, 0, wide, 0.7, PALE, "idle", 9)
         axes.text(x + wide / 2, -0.08, f"rank {r}", ha="center", va="bottom", fontsize=9, color=INK)

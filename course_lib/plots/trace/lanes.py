@@ -12,15 +12,13 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.plots.figures import ACTIVITY_COLORS, COLORS, INK, MISSING, ink_on
+from course_lib.plots.figures import COLORS, INK, MISSING, SPAN_COLOR, WORK_COLORS, ink_on
 from course_lib.plots.figures import COMPUTING as COMPUTING_COLOR
 from course_lib.trace.recorder import Event
 from course_lib.trace.timeline import COMPUTING, TRANSFERRING, WAITING, Flight, RankTrace, Segment, Trace
 from course_lib.utils import wording
 
 OPERATION_COLOR = "#B0B0B0"
-SPAN_COLOR = "#6E6E6E"
-WORK_COLORS = {name: color for name, color in ACTIVITY_COLORS.items() if name != "communication"}
 MAX_ARROWS, MAX_TEXTS, MAX_GROUPS = 200, 600, 8  # more only blacken the picture, or fill the legend
 MAX_RANKS = 16  # with more, rows are too low for text
 

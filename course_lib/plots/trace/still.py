@@ -61,8 +61,10 @@ def add_legend(figure, lanes: Lanes) -> None:
     """Explain the colours of lanes below a figure."""
     from matplotlib.patches import Patch
 
-    looks = [{"facecolor": "white", "edgecolor": c, "hatch": MISSING} if hatched else {"facecolor": c} for c, _, hatched in lanes.legend()]
-    handles = [Patch(**look, label=text) for look, (_, text, _) in zip(looks, lanes.legend(), strict=True)]
+    handles = []
+    for color, text, hatched in lanes.legend():
+        look = {"facecolor": "white", "edgecolor": color, "hatch": MISSING} if hatched else {"facecolor": color}
+        handles.append(Patch(**look, label=text))
     lines = -(-len(handles) // (3 if on_slides() else 5)) or 1
     columns = -(-len(handles) // lines) or 1
     figure.legend(handles=handles, fontsize=8, frameon=False, loc="outside lower center", ncols=columns, labelcolor=INK)

@@ -104,8 +104,8 @@ function render({ model, el }) {
     const ratio = window.devicePixelRatio || 1, pen = canvas.getContext("2d"), style = getComputedStyle(el);
     const ink = style.getPropertyValue("--jp-ui-font-color1").trim() || style.color; // outside JupyterLab, the page's own
     const dark = isDark(pen, ink), paper = style.getPropertyValue("--jp-layout-color0").trim() || (dark ? "#111" : "white");
-    data.computing = dark ? "#3b3b3b" : light; // as themes.py has it
-    for (const sample of ours) sample.style.background = sample.style.borderColor = data.computing;
+    const computing = dark ? "#3b3b3b" : light; // as themes.py has it
+    for (const sample of ours) sample.style.background = sample.style.borderColor = computing;
     canvas.width = canvas.clientWidth * ratio;
     canvas.height = height * scale * ratio;
     pen.scale(ratio * scale, ratio * scale);
@@ -119,7 +119,7 @@ function render({ model, el }) {
       pen.textAlign = "left";
       pen.fillText(`rank ${lane.rank}`, 4, y + BAR / 2);
       pen.textAlign = "center";
-      pen.fillStyle = data.computing;
+      pen.fillStyle = computing;
       for (const [begin, end, state] of lane.segments) if (state === "computing") box(pen, begin, end, y, BAR);
       const wide = lane.operations.filter(([begin, end, , , inWork]) => !inWork || x(end) - x(begin) > 24); // others would hide the work
       const inside = wide.filter(([, , , , inWork]) => inWork);
