@@ -125,7 +125,8 @@ def _greet(connection: ClusterConnection, limit: float) -> None:
     try:
         with DescriptorListener() as listener:
             replies = requests.ask(connection, {engine: {**hello, "board": listener.path} for engine in engines}, limit)
-            descriptor = listener.descriptor()
+            if (descriptor := listener.descriptor()) is not None:
+                connection.source = FileSource(connection.n, descriptor)
     except RanksGone as gone:
         raise StartError(f"{gone}\n{connection.log()}") from None
     for engine, reply in replies.items():
@@ -141,8 +142,6 @@ def _greet(connection: ClusterConnection, limit: float) -> None:
             f"{sorted({f['size'] for f in facts.values()})} and ranks {[f['rank'] for f in facts.values()]}. "
             "Were the engines started by this MPI's own mpiexec?"
         )
-    if descriptor is not None:
-        connection.source = FileSource(len(facts), descriptor)
     connection.hosts = [f["host"] for f in facts.values()]
     places = {f["host"]: f["agent"] for f in facts.values() if "agent" in f}
     if places:

@@ -42,7 +42,6 @@ class Panel:
         self._ranks, self._widget = ranks, None
         self._outlets: dict[str, Send] = {}
         self._lock, self._thread, self._resumed = threading.RLock(), None, False
-        self._closed = threading.Event()
         self._connection: ClusterConnection | None = None  # the last one, of which `_known` are the states
         self._known: list[RankStatus] = []
         self._idle_since = time.monotonic()
@@ -117,7 +116,6 @@ class Panel:
                 self._outlets["strip"] = _strip(self._content)
             self._resumed = True
             if self._outlets and self._thread is None:
-                self._closed.clear()
                 self._thread = threading.Thread(target=self._run, name="panel", daemon=True)
                 self._thread.start()
 
@@ -126,7 +124,6 @@ class Panel:
         with self._lock:
             widget, self._widget = self._widget, None
             self._outlets.clear()
-            self._closed.set()
         if widget is not None:
             for event, function in (("pre_run_cell", self._busy), ("post_run_cell", self._idle)):
                 with contextlib.suppress(ValueError):
@@ -149,13 +146,13 @@ class Panel:
                         send(content)
                     except Exception:  # its connection is closed
                         self._outlets.pop(name, None)
-            if self._is_unseen():
-                self._outlets.pop("widget", None)
             with self._lock:
+                if self._is_unseen():
+                    self._outlets.pop("widget", None)
                 if not self._outlets or (content["ended"] and not self._resumed):
                     self._thread = None
                     return
-            self._closed.wait(INTERVAL_SECONDS)
+            time.sleep(INTERVAL_SECONDS)
 
     def _content(self) -> dict:
         """Return what the page shows, as plain data; "state" is what is compared."""
@@ -175,8 +172,9 @@ class Panel:
 
     def _displayed(self, change: dict) -> None:
         if change["new"]:
-            self._outlets["widget"] = self._send_to_widget
-            self.resume()
+            with self._lock:
+                self._outlets["widget"] = self._send_to_widget
+                self.resume()
 
     def _busy(self, *_: object) -> None:
         self._idle_since = None

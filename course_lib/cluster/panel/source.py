@@ -69,7 +69,9 @@ class DescriptorListener:
             link, _ = self._server.accept()
             with link:
                 _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
-                return descriptors[0] if descriptors else None
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)
+                    return descriptor
         return None
 
 

@@ -151,7 +151,7 @@ class Board(BoardReader):
 
     def compute(self) -> None:
         """Announce that this rank no longer waits, and since when; after a long wait."""
-        if self.mine[STATE] != COMPUTING:
+        if self.mine[STATE] != COMPUTING or self.mine[STATE_SINCE] < self.mine[CALL_SINCE]:  # the latter after `resume`
             self.mine[STATE_SINCE], self.mine[STATE] = time.monotonic_ns(), COMPUTING
 
     def pass_descriptor(self, path: str) -> None:
