@@ -56,7 +56,7 @@
 # it needs the fast links.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# Compare dp 2 with one rank: the parameters and gradients take the same space, but there is also a hatched part as large as the
+# Compare dp 2 with one rank: the parameters and gradients take the same space, but there is also a dotted part as large as the
 # gradients. With mp 2, both are halved. The small mark comes from tracemalloc, which also sees temporary arrays that nobody registered.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]

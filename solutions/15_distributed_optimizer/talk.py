@@ -24,7 +24,7 @@
 # each rank has its own seed: parts overlap, and some samples are in no part.
 
 # %% [markdown] after="Draw the parts" tags=["notes"]
-# A rank's squares are scattered because the samples are shuffled before the cut. No square is colored on two ranks; the two that are gray
+# A rank's squares are scattered because the samples are shuffled before the cut. No square is colored on two ranks; the two that are grey
 # on all four are the ones left over.
 
 # %% [markdown] after="Exercise: partition_dataset" tags=["notes"]

@@ -115,10 +115,9 @@ print(result)
 result
 
 # %% [markdown] tags=["slide"]
-# Each row is a rank, and each box is a micro-batch with its number. Where a rank waits for others, its row is hatched, and where it waits
-# for data on the way, grey: there it is not computing, and that is a **bubble**. The thin bars below a row are communication. Backward
-# takes twice as long as forward. At the bottom is the memory: where does it rise, and
-# where does it fall?
+# Each row is a rank, and each box is a micro-batch with its number. At the grey box a rank waits for its inputs, and at the dark blue ones
+# for an all-reduce. There it computes nothing, and that is a **bubble**. The thin bars below a row are communication. Backward takes twice
+# as long as forward. At the bottom is the memory: where does it rise, and where does it fall?
 #
 # ## Freeing memory
 #

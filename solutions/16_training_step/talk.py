@@ -36,7 +36,7 @@
 # %% [markdown] tags=["fragment"]
 # As long as the slow rank takes: all the others wait for it in the all-reduce.
 
-# %% [markdown] after="Each row is a rank, and each box is a micro-batch with its number. Where a rank waits for others, its row is hatched, and where it waits" tags=["notes"]
+# %% [markdown] after="Each row is a rank, and each box is a micro-batch with its number. At the grey box a rank waits for its inputs, and at the dark blue ones" tags=["notes"]
 # Look at the memory in the first backward: it stays flat, because each layer gives up an activation of 32 MiB and gains a gradient of 32
 # MiB. From the second micro-batch on, gradients are added in place, so it falls. Collect guesses for the loop that frees nothing.
 

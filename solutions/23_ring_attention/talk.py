@@ -19,7 +19,7 @@
 # with so few bytes it works; with more than 64 KB, all of them wait for each other.
 
 # %% [markdown] after="Draw the ring" tags=["notes"]
-# Move the slider: dark is what is being computed now. In step s, only ranks s and above have something to do, and in step 3 only rank 3.
+# Move the slider: strong colors are what is computed now. In step s, only ranks s and above have something to do, and in step 3 only rank 3.
 # All others wait for it, so the ring takes as long as its busiest rank.
 
 # %% [markdown] after="Draw the ring" tags=["slide"]

@@ -41,7 +41,7 @@
 # slip is the last line without the transpose. And a rank whose tokens all stay at home must still call the all-to-all, or the others wait.
 
 # %% [markdown] after="Draw the tokens' routes" tags=["notes"]
-# Go through the five frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
+# Go through the five frames and follow one color. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
 # and one of them is dropped all the same: rank 2 has three tokens for it, and two slots, so it sends two.
 
 # %% [markdown] after="Draw the tokens' routes" tags=["slide"]
