@@ -6,7 +6,6 @@ transferred. These moments follow from the ranks' own records, so the ranks need
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -209,24 +208,19 @@ class Trace:
 
         Where a rank that is waited for waits itself, the time goes to the rank at the end of that chain: in a pipeline, the slow stage.
         """
-        held_up: Counter[int] = Counter()
-        for rank, segments in self.segments.items():
-            for segment in segments:
-                if segment.state == WAITING and segment.culprit is not None:
-                    self._blame(held_up, segment.culprit, segment.begin, segment.end, {rank})
+        waits = [(s, rank) for rank, some in self.segments.items() for s in some if s.culprit is not None and s.end > s.begin]
+        changes = [(s.begin, True, rank, s.culprit) for s, rank in waits] + [(s.end, False, rank, s.culprit) for s, rank in waits]
+        held_up, now, last = Counter(), {}, 0.0
+        for moment, begins, rank, culprit in sorted(changes):
+            if moment > last:
+                for end in _chain_ends(now):
+                    held_up[end] += moment - last
+            last = moment
+            if begins:
+                now[rank] = culprit
+            else:
+                del now[rank]
         return held_up.most_common(1)[0] if held_up else None
-
-    def _blame(self, held_up: Counter[int], rank: int, begin: float, end: float, waiting: set[int]) -> None:
-        """Add the time from `begin` to `end` to what a rank held others up, without that in which it waited for somebody else."""
-        passed_on, chain, segments = 0.0, {*waiting, rank}, self.segments.get(rank, ())
-        for segment in segments[max(bisect_right(segments, begin, key=lambda s: s.begin) - 1, 0) :]:
-            if segment.begin >= end:
-                break
-            first, last = max(begin, segment.begin), min(end, segment.end)
-            if segment.state == WAITING and segment.culprit is not None and segment.culprit not in chain and last > first:
-                self._blame(held_up, segment.culprit, first, last, chain)
-                passed_on += last - first
-        held_up[rank] += end - begin - passed_on
 
     def _ready(self, rank: int, event: Event) -> tuple[float, int | None]:
         """Return the moment from which a call of a rank could proceed, and the rank that came last then; the begin if it is unknown."""
@@ -299,6 +293,22 @@ class Trace:
         possible = min(transfers, seconds[COMPUTING])
         hidden = _common([(s.begin, s.end) for s in self.segments[trace.rank] if s.state == COMPUTING], flights)
         return RankSummary(trace.rank, seconds, dict(waited), dict(nbytes), sent, hidden / possible if possible > 0 else None)
+
+
+def _chain_ends(waits: dict[int, int]) -> Iterable[int]:
+    """Return, for each rank that waits, the last one of its chain; in a circle, the rank that it waits for itself.
+
+    >>> list(_chain_ends({3: 2, 2: 1}))
+    [1, 1]
+    """
+    ends: dict[int, int] = {}
+    for rank in waits:
+        chain: list[int] = []
+        while rank in waits and rank not in ends and rank not in chain:
+            chain.append(rank)
+            rank = waits[rank]
+        ends |= {r: waits[r] for r in chain} if rank in chain else dict.fromkeys(chain, ends.get(rank, rank))
+    return ends.values()
 
 
 def _begin(reply: dict) -> float:

@@ -73,7 +73,7 @@ def add_legend(figure, lanes: Lanes) -> None:
 def describe(trace: Trace) -> str:
     """Say in words what a trace shows: how long it took, who kept the others waiting, and what is missing."""
     said = f"{trace.title}: {wording.seconds(_rounded(trace.seconds))} on {wording.ranks(r.rank for r in trace.ranks)}."
-    said += f" {held_up(trace)}" if held_up(trace) else ""
+    said += f" {blamed}" if (blamed := held_up(trace)) else ""
     if trace.dropped:
         said += f" The first {trace.dropped:,} events are missing: a rank keeps the latest only."
     return said
