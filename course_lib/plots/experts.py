@@ -13,7 +13,7 @@ import numpy as np
 
 from course_lib import placement
 from course_lib.autograd.tensor import Tensor
-from course_lib.plots.figures import INK, MISSING, Picture, color, ink_on, new_figure
+from course_lib.plots.figures import INK, MISSING, RED, Picture, color, ink_on, new_figure
 from course_lib.plots.placements import kinds
 
 
