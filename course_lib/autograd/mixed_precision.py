@@ -1,109 +1,119 @@
-"""Mixed precision training: 16-bit parameters with 32-bit master copies, and loss scaling.
+"""Number formats of mixed precision training: float16 and bfloat16, for what is sent and for what is passed from layer to layer.
 
-Micikevicius et al., 2018, "Mixed precision training", sections 3.1 and 3.2. A step that is small compared with its parameter would be lost
-in 16 bits, so it is applied to the 32-bit copy. A small gradient would be 0 in float16, so the loss, and with it all gradients, is
-multiplied by a scale, which is divided out before the step.
+Values are computed in float32, as the sums of a matrix product are on a GPU. NumPy has no bfloat16: its bit patterns travel as uint16. They
+are the upper halves of float32's, so bfloat16 has float32's range, and 8 significant bits; float16 has 11 (Micikevicius et al., 2018,
+"Mixed precision training"; Kalamkar et al., 2019, "A study of BFLOAT16 for deep learning training", section 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 
-from course_lib.autograd.modules import Parameter
-from course_lib.autograd.optimizers import Optimizer
-from course_lib.autograd.tensor import Tensor, array_namespace
-from course_lib.trace.recorder import operation
+from course_lib.autograd.modules import Module
+from course_lib.autograd.tensor import Tensor
 
-MIN_LOSS_SCALE = 1.0  # the scale goes no lower: a value that is infinite then is infinite without scaling
+FORMATS = ("float32", "float16", "bfloat16")
 
 
-class MixedPrecision:
-    """Optimize 16-bit parameters through 32-bit master copies.
+def encode(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Round an array to a format, as bit patterns that MPI can send.
 
     Parameters
     ----------
-    params : iterable of Parameter
-        float16, or bfloat16 of `ml_dtypes`; other dtypes may be mixed in.
-    optimizer : callable
-        Makes the optimizer of the copies, for example ``lambda copies: Adam(copies, lr=1e-3)``.
-    scale : float
-        Initial factor of the loss. It is halved when a gradient is not finite, and that step is skipped.
-    interval : int
-        Number of consecutive finite steps after which the scale is doubled.
-    comm : Communicator, optional
-        The ranks that must skip a step together, as a gradient may be infinite on one of them only.
+    array : numpy.ndarray
+        float32, any shape.
+    dtype : str
+        "float32", "float16" or "bfloat16".
 
-    Attributes
-    ----------
-    master_params : list of Parameter
-        float32.
-    optimizer : Optimizer
-    scale : float
+    Returns
+    -------
+    numpy.ndarray
+        A new array of the same shape: uint16, or float32 as it is. Values are rounded to the nearest one of the format, ties to even;
+        a magnitude beyond the largest one becomes infinite (65,520 and more in float16).
+
+    Raises
+    ------
+    TypeError, ValueError
+        The array is not float32; there is no such format.
 
     Examples
     --------
-    >>> from course_lib.autograd import SGD
-    >>> w = Parameter(np.ones(1, np.float16))
-    >>> mixed = MixedPrecision([w], lambda copies: SGD(copies, lr=1e-4))
-    >>> for _ in range(10):  # each step alone is too small for float16
-    ...     mixed.zero_grad()
-    ...     mixed.scale_loss(w.sum()).backward()
-    ...     assert mixed.step()
-    >>> float(w.data[0])
-    0.9990234375
+    >>> [hex(bits) for bits in encode(np.array([1.0, -2.0], np.float32), "bfloat16")]
+    ['0x3f80', '0xc000']
+    >>> decode(encode(np.array([1 / 3, 1e-8, 1e5], np.float32), "float16"), "float16").tolist()
+    [0.333251953125, 0.0, inf]
+    """
+    _check_format(dtype, "encode")
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32:
+        raise TypeError(f"encode takes a float32 array; got {getattr(array, 'dtype', type(array).__name__)}.")
+    if dtype == "float32":
+        return array.copy()
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return array.astype(np.float16, order="C").view(np.uint16)
+    bits = np.ascontiguousarray(array).reshape(array.shape).view(np.uint32)
+    odd = (bits >> 16) & 1
+    rounded_bits = ((bits + (np.uint32(0x7FFF) + odd)) >> 16).astype(np.uint16)
+    nan = np.isnan(array)  # rounding could turn a NaN into infinity
+    return np.where(nan, np.uint16(0x7FC0), rounded_bits) if nan.any() else rounded_bits
+
+
+def decode(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the values of bit patterns.
+
+    Parameters
+    ----------
+    bits : numpy.ndarray
+        As returned by `encode`, or received: uint16, or float32 for "float32".
+    dtype : str
+        Their format, as for `encode`.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, the same shape; for "float32", `bits` itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `bits` does not have the format's dtype; there is no such format.
+    """
+    _check_format(dtype, "decode")
+    wanted = np.dtype(np.float32 if dtype == "float32" else np.uint16)
+    if not isinstance(bits, np.ndarray) or bits.dtype != wanted:
+        raise TypeError(f"decode takes {wanted} arrays for {dtype}; got {getattr(bits, 'dtype', type(bits).__name__)}.")
+    if dtype == "float32":
+        return bits
+    if dtype == "float16":
+        return np.ascontiguousarray(bits).reshape(bits.shape).view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def rounded(x: Tensor, dtype: str) -> Tensor:
+    """Round a tensor's values to a format, and in backward its gradient."""
+    if dtype == "float32":
+        return x
+    return Tensor.from_operation(decode(encode(x.data, dtype), dtype), (x,), lambda grad: (decode(encode(grad, dtype), dtype),))
+
+
+class Rounded(Module):
+    """A layer whose output, and the gradient that comes back to it, are rounded to a format.
+
+    Parameters
+    ----------
+    layer : Module
+    dtype : str
+        As for `encode`.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Parameter],
-        optimizer: Callable[[list[Parameter]], Optimizer],
-        scale: float = 2.0**12,
-        interval: int = 1000,
-        comm=None,
-    ):
-        self.params = list(params)
-        self.master_params = [Parameter(p.data.astype(np.float32)) for p in self.params]
-        self.optimizer = optimizer(self.master_params)
-        self.scale, self.interval, self.comm, self._good_steps = float(scale), interval, comm, 0
+    def __init__(self, layer: Module, dtype: str):
+        _check_format(dtype, "Rounded")
+        self.layer, self.dtype = layer, dtype
 
-    def zero_grad(self) -> None:
-        """Reset all gradients to None."""
-        for p in (*self.params, *self.master_params):
-            p.grad = None
+    def forward(self, x: Tensor) -> Tensor:
+        return rounded(self.layer(x), self.dtype)
 
-    def scale_loss(self, loss: Tensor) -> Tensor:
-        """Scale the loss; call `backward` on the result."""
-        return loss * self.scale
 
-    @operation
-    def step(self) -> bool:
-        """Update the parameters, unless a gradient is not finite on some rank.
-
-        Returns
-        -------
-        bool
-            Whether the step was taken.
-        """
-        finite = True
-        for p, copy in zip(self.params, self.master_params, strict=True):
-            copy.grad = None if p.grad is None else p.grad.astype(np.float32) * np.float32(1 / self.scale)
-            finite = finite and (copy.grad is None or bool(array_namespace(copy.grad).isfinite(copy.grad).all()))
-        if not self._all(finite):
-            self.scale, self._good_steps = max(MIN_LOSS_SCALE, self.scale / 2), 0
-            return False
-        self.optimizer.step()
-        for p, copy in zip(self.params, self.master_params, strict=True):
-            p.data[...] = copy.data
-        self._good_steps += 1
-        if self._good_steps % self.interval == 0:
-            self.scale *= 2
-        return True
-
-    def _all(self, finite: bool) -> bool:
-        if self.comm is None:
-            return finite
-        mine, everyone = np.array([float(not finite)]), np.empty(1)
-        self.comm.Allreduce(mine, everyone)
-        return not everyone[0]
+def _check_format(dtype: object, where: str) -> None:
+    if dtype not in FORMATS:
+        raise ValueError(f"{where}: the format must be one of {', '.join(map(repr, FORMATS))}; got {dtype!r}.")

@@ -203,3 +203,42 @@ def _draw_lines(axes, curves: dict[str, Sequence[float]], xlabel: str, ylabel: s
     if len(curves) > 1 and legend:
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ", ".join(f"{n} from {v[0]:.3f} to {v[-1]:.3f}" for n, v in curves.items())
+
+
+FLOAT16_SMALLEST, FLOAT16_NORMAL, FLOAT16_LARGEST = -24, -14, 16  # exponents of 2; larger ones are rounded to infinity
+
+
+def magnitudes(values: dict[str, np.ndarray], title: str) -> Picture:
+    """Draw how large numbers are, one histogram per name over the same powers of two, and the ranges that float16 cannot hold.
+
+    Parameters
+    ----------
+    values : dict of str to numpy.ndarray
+        Numbers of any shape; zeros are left out.
+    title : str
+        Title of the figure.
+    """
+    exponents = {name: np.log2(np.abs(array[array != 0].astype(float))) for name, array in values.items()}
+    low = min([FLOAT16_SMALLEST - 8, *(int(np.floor(e.min())) for e in exponents.values() if e.size)])
+    high = max([FLOAT16_LARGEST + 4, *(int(np.ceil(e.max())) for e in exponents.values() if e.size)])
+    figure, axes = new_figure(5.4 * len(values), 3.2, title, len(values), sharey=True)
+    said = []
+    for axis, (name, found) in zip(axes, exponents.items(), strict=True):
+        axis.hist(found, np.arange(low, high + 1), weights=np.full(found.size, 100 / max(found.size, 1)), color="#555555")
+        lost = 100 * np.mean(found < FLOAT16_SMALLEST - 1) if found.size else 0.0
+        coarse = 100 * np.mean((found >= FLOAT16_SMALLEST - 1) & (found < FLOAT16_NORMAL)) if found.size else 0.0
+        beyond = 100 * np.mean(found >= FLOAT16_LARGEST) if found.size else 0.0
+        for begin, end, fill, words in (
+            (low, FLOAT16_SMALLEST - 1, "#D55E00", f"0 in float16\n{lost:.0f} %"),
+            (FLOAT16_SMALLEST - 1, FLOAT16_NORMAL, "#E69F00", f"fewer bits\n{coarse:.0f} %"),
+            (FLOAT16_LARGEST, high, "#D55E00", f"inf\n{beyond:.0f} %"),
+        ):
+            axis.axvspan(begin, end, color=fill, alpha=0.25, linewidth=0)
+            axis.text((begin + end) / 2, 0.98, words, transform=axis.get_xaxis_transform(), ha="center", va="top", fontsize=8, color=INK)
+        axis.set_title(name, fontsize=11, color=INK)
+        axis.set(xlabel="log2 of the magnitude", xlim=(low, high))
+        axis.spines[["top", "right"]].set_visible(False)
+        said.append(f"{name}: {lost:.0f} % are 0 in float16, {coarse:.0f} % have fewer bits, {beyond:.0f} % are infinite")
+    axes[0].set_ylabel("share of the numbers, in %")
+    axes[0].set_ylim(0, 1.35 * axes[0].get_ylim()[1])
+    return Picture(figure, f"{title}: {'; '.join(said)}")

@@ -1,0 +1,1 @@
+"""Checks of sixteen-bit gathers and loss scaling (part 31)."""

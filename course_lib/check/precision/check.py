@@ -1,0 +1,168 @@
+"""Check of part 31's `gather_as` and `reduce_as`: values to the last bit, bytes, and masters that keep small steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.autograd.mixed_precision import decode, encode
+from course_lib.check.groups import GroupCheck
+from course_lib.check.precision.on_ranks import call_gather, call_reduce, call_steps
+from course_lib.traffic import wire_bytes
+
+SLACK_BYTES = 64  # besides the arrays
+# Halfway between two values of a format (ties to even), below float16's smallest, near its largest, and large ones.
+EDGES = {
+    "float32": [1 + 2.0**-20, 1e-30, 1e30, -1 / 3],
+    "float16": [1 + 2.0**-11, 1 + 3 * 2.0**-11, 3e-6, 65503.0],
+    "bfloat16": [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1e-30, -1e30],
+}
+# A value of one rank, and of each other one: in the format, their sum is as if the others had sent nothing.
+LOUD = {"float32": (2.0**22, 0.75), "float16": (2048.0, 0.5), "bfloat16": (256.0, 0.5)}
+TINY = {"float32": 1e-30, "float16": 2.0**-24, "bfloat16": 1e-30}
+
+
+class PrecisionCheck(GroupCheck):
+    """A `Check` of gathers and reductions in a format, in groups of the four ranks."""
+
+    def gathers(self, dtype: str, *sizes: int) -> PrecisionCheck:
+        """Check `gather_as`: the values of all ranks, rounded, in rank order; the bytes; the shard, which stays as it is."""
+        for size in sizes:
+            groups = self.groups(size)
+            self.case, places = self._describe(groups, dtype), self.colors_and_keys(groups)
+            (length,) = self.sizes(1, 5, 14)
+            shards = self.random.standard_normal((4, 2, length)).astype(np.float32)
+            for r in range(4):
+                where = self.random.permutation(length)[:4]
+                shards[r, 0, where] = self.random.permutation(EDGES[dtype])
+            given = [dict(shards=list(shards[r]), dtype=dtype, place=places[r]) for r in range(4)]
+            answers = self.ranks.call(call_gather, given, show=self.show)
+            for r, (found, after) in enumerate(answers):
+                group = groups[places[r][0]]
+                for turn, got in enumerate(found):
+                    whole = np.concatenate([shards[s, turn] for s in group])
+                    instead = {
+                        "float32 values, not rounded": whole,
+                        "this rank's shard, again and again": np.tile(shards[r, turn], len(group)),
+                    }
+                    instead["what the first call returned, though the shard has changed since"] = _rounded(
+                        np.concatenate([shards[s, 0] for s in group]), dtype
+                    )
+                    name, cause = f"gather_as, call {turn + 1},", "bit patterns that are not decoded, or another rank order"
+                    self.array(got, _rounded(whole, dtype), name=name, rank=r, cause=cause, instead=instead)
+                cause = "rounding in place, or a result that shares memory with the shard: the master would lose its last bits"
+                self.array(after, shards[r, 1], name="the shard, after the call,", rank=r, cause=cause)
+                most = 2 * wire_bytes("Allgather", len(group), len(group) * length * _width(dtype)) + SLACK_BYTES
+                cause = f"values sent as float32; encoded as {dtype}, each takes {_width(dtype)} bytes"
+                self.sent(self.ranks.traffic[r], most, name="two gathers", rank=r, cause=cause)
+                self.requests_completed(self.ranks.unended[r], r)
+        return self
+
+    def reduces(self, dtype: str, *sizes: int) -> PrecisionCheck:
+        """Check `reduce_as`: the mean of what the ranks sent, added in float32; the bytes; the gradient, which stays as it is."""
+        for size in sizes:
+            groups = self.groups(size)
+            places = self.colors_and_keys(groups)
+            (length,) = self.sizes(1, 5, 14)
+            drawn = self._gradients(dtype, groups, length)
+            given = [dict(gradients=[drawn[name][r] for name in drawn], dtype=dtype, place=places[r]) for r in range(4)]
+            self.case = self._describe(groups, dtype)
+            answers = self.ranks.call(call_reduce, given, show=self.show)
+            for r, (found, after) in enumerate(answers):
+                group, me = groups[places[r][0]], places[r][1]
+                for (name, arrays), got in zip(drawn.items(), found, strict=True):
+                    self.case = f"{self._describe(groups, dtype)}, {name}"
+                    self._mean(got, [arrays[s] for s in group], dtype, me, r)
+                cause = "rounding or dividing in place"
+                self.array(after, given[r]["gradients"][-1], name="the gradient, after the call,", rank=r, cause=cause)
+                n = len(group)
+                most = len(drawn) * wire_bytes("Alltoall", n, n * length * _width(dtype)) + SLACK_BYTES
+                cause = f"float32 values, or whole gradients: each rank needs only its part of the others', in {dtype}"
+                self.sent(self.ranks.traffic[r], most, name=f"{len(drawn)} calls of reduce_as", rank=r, cause=cause)
+                self.requests_completed(self.ranks.unended[r], r)
+        return self
+
+    def _gradients(self, dtype: str, groups: list[list[int]], length: int) -> dict[str, dict[int, np.ndarray]]:
+        """Draw gradients of all kinds, each ``(n * length,)`` on each rank of a group."""
+        loud, low = LOUD[dtype]
+        kinds = "usual gradients", "a rank with far larger gradients than the others", "tiny gradients", "an overflow on one rank"
+        found: dict[str, dict[int, np.ndarray]] = {kind: {} for kind in kinds}
+        for group in groups:
+            n = len(group)
+            speakers = self.random.permutation(np.arange(n * length) % n)  # each rank is the loud one somewhere in each part, nearly
+            burst = self.random.permutation(n * length)[: n + 1]
+            for i, r in enumerate(group):
+                usual = self.random.standard_normal(n * length)
+                noisy = np.where(speakers == i, loud * self.random.choice([-1, 1]), low)
+                tiny = TINY[dtype] * self.random.integers(1, 3, n * length)
+                over = usual.copy()
+                over[burst] = 1e5 if i == n - 1 else 1.0
+                for kind, array in zip(kinds, (usual, noisy, tiny, over), strict=True):
+                    found[kind][r] = array.astype(np.float32)
+        return found
+
+    def _mean(self, got: object, arrays: list[np.ndarray], dtype: str, me: int, r: int) -> None:
+        """Check rank r's part of the mean of these gradients of its group, in which it is number `me`."""
+        n = len(arrays)
+        parts = [np.split(_rounded(array, dtype).astype(float), n)[me] for array in arrays]
+        want = (np.sum(parts, axis=0) / n).astype(np.float32)
+        beyond = ~np.isfinite(want)
+        if isinstance(got, np.ndarray) and got.shape == want.shape and beyond.any():
+            if np.isfinite(got[beyond]).any():
+                self.fail(
+                    f"reduce_as on rank {r} is finite where a rank's gradient is beyond the largest {dtype}, and so infinite",
+                    "values limited to the largest one of the format: an overflow must show, so that the step can be skipped",
+                )
+            want, got = np.where(beyond, np.float32(0), want), np.where(beyond, got.dtype.type(0), got)
+        instead = {"the sum over the ranks, not the mean": n * want} if n > 1 else {}
+        instead |= {f"what results when the sum is rounded to {dtype} after each rank": _summed_in(parts, dtype)} if n > 1 else {}
+        instead["this rank's own gradient"] = parts[me]
+        cause = "bit patterns that were added as whole numbers, a sum in 16 bits, or a division before the gradient is encoded"
+        magnitude = float(np.max(np.sum(np.abs(np.where(beyond, 0, parts)), axis=0) / n))
+        self.array(got, want, name="reduce_as", rank=r, rtol=1e-6, scale=magnitude, instead=instead, cause=cause)
+
+    def masters(self, dtype: str, *sizes: int) -> PrecisionCheck:
+        """Check steps with SGD on float32 masters, each far smaller than the distance between two values of the format."""
+        gap = {"float32": 2.0**-20, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]  # between 1 and 2
+        for size in sizes:
+            groups = self.groups(size)
+            self.case, places = f"{self._describe(groups, dtype)}, small steps", self.colors_and_keys(groups)
+            (length,) = self.sizes(1, 5, 14)
+            shards = self.random.uniform(1.25, 1.75, (4, length)).astype(np.float32)
+            # Whole numbers times a power of two, so that every sum is exact.
+            drawn = gap / 16 * self.random.integers(1, 4, (24, 4, 4 * length)).astype(np.float32)
+            grads = [[g[r, : len(groups[places[r][0]]) * length] for g in drawn] for r in range(4)]
+            given = [dict(shard=shards[r].copy(), gradients=grads[r], dtype=dtype, place=places[r]) for r in range(4)]
+            answers = self.ranks.call(call_steps, given, show=self.show)
+            for group in groups:
+                masters = shards[group].copy()
+                for step in range(len(drawn)):
+                    for r in group:
+                        want = _rounded(masters.ravel(), dtype)
+                        cause = "masters that are rounded, or gathered values of an earlier step"
+                        self.array(answers[r][0][step], want, name=f"what is gathered before step {step + 1}", rank=r, cause=cause)
+                    masters = masters - np.mean([grads[r][step] for r in group], axis=0, dtype=float).reshape(masters.shape).astype(
+                        np.float32
+                    )
+                for r, want in zip(group, masters, strict=True):
+                    cause = "a step that is added to rounded values, which swallow it"
+                    self.array(answers[r][1], want, name="the master, in the end,", rank=r, rtol=1e-6, cause=cause)
+        return self
+
+    def _describe(self, groups: list[list[int]], dtype: str) -> str:
+        return self.describe_groups(groups, np.float32).replace("float32", dtype)
+
+
+def _width(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    return decode(encode(array.astype(np.float32), dtype), dtype)
+
+
+def _summed_in(parts: list[np.ndarray], dtype: str) -> np.ndarray:
+    """Mean of these arrays if each sum is rounded to the format."""
+    total = np.zeros_like(parts[0])
+    for part in parts:
+        total = _rounded(total + part, dtype)
+    return total / np.float32(len(parts))

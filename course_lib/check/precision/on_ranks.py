@@ -1,0 +1,97 @@
+"""Functions that the checks of part 31 run on the ranks, with the student's functions; see `precision.check` and `precision.scaler`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.autograd import SGD, Adam, Parameter, Tensor
+from course_lib.engine.namespace import student
+
+
+def call_gather(shards, dtype, place):
+    """Gather each of these shards on a rank's group, the same array refilled; also return the shard after the last call."""
+    gather_as, everyone = student("gather_as"), student("everyone")
+    comm, shard, found = everyone.Split(color=place[0], key=place[1]), np.empty_like(shards[0]), []
+    for values in shards:
+        shard[:] = values
+        whole = gather_as(shard, dtype, comm)
+        found.append(whole.copy() if isinstance(whole, np.ndarray) else whole)
+    if isinstance(whole, np.ndarray) and whole.flags.writeable:
+        whole += 1  # the caller may do as it likes with the result
+    return found, shard
+
+
+def call_reduce(gradients, dtype, place):
+    """Reduce each of these gradients on a rank's group, the same array refilled; also return the gradient after the last call."""
+    reduce_as, everyone = student("reduce_as"), student("everyone")
+    comm, gradient, found = everyone.Split(color=place[0], key=place[1]), np.empty_like(gradients[0]), []
+    for values in gradients:
+        gradient[:] = values
+        mine = reduce_as(gradient, dtype, comm)
+        found.append(mine.copy() if isinstance(mine, np.ndarray) else mine)
+    if isinstance(mine, np.ndarray) and mine.flags.writeable:
+        mine += 1
+    return found, gradient
+
+
+def call_steps(shard, gradients, dtype, place):
+    """Train a shard with these gradients of the whole: what was gathered before each step, and the shard in the end."""
+    gather_as, reduce_as, everyone = student("gather_as"), student("reduce_as"), student("everyone")
+    comm, master, found = everyone.Split(color=place[0], key=place[1]), Parameter(shard), []
+    optimizer = SGD([master], 1.0)
+    for gradient in gradients:
+        found.append(gather_as(master.data, dtype, comm).copy())
+        master.grad = reduce_as(gradient, dtype, comm)
+        optimizer.step()
+    return found, master.data
+
+
+def call_scaler(values, optimizer, settings, steps, places):
+    """Take steps with a LossScaler on a grid of ranks.
+
+    Parameters
+    ----------
+    values : list of numpy.ndarray
+        This rank's parameters.
+    optimizer : str
+        "SGD" or "Adam".
+    settings : dict
+        Arguments of LossScaler besides the groups.
+    steps : list of dict
+        "grads", scaled; "most", or None; "unscale": how many times to call it before step.
+    places : list of (int, int)
+        Color and key of this rank's group along each axis.
+
+    Returns
+    -------
+    list of tuple
+        For each step: what each `unscale` returned, the gradients after the last one, what `step` returned, the parameters, the factor
+        after `update`.
+    """
+    LossScaler, everyone = student("LossScaler"), student("everyone")
+    comms = [everyone.Split(color=color, key=key) for color, key in places]
+    parameters, found = [Parameter(v.copy()) for v in values], []
+    rule = SGD(parameters, 0.1, 0.5) if optimizer == "SGD" else Adam(parameters, 0.01)
+    scaler = LossScaler(comms, **settings)
+    for step in steps:
+        for p, grad in zip(parameters, step["grads"], strict=True):
+            p.grad = None if grad is None else grad.copy()
+        norms = [scaler.unscale(rule) for _ in range(step["unscale"])]
+        grads = [None if p.grad is None else np.array(p.grad) for p in parameters]
+        taken = scaler.step(rule) if step["most"] is None else scaler.step(rule, step["most"])
+        scaler.update()
+        found.append((norms, grads, taken, [p.data.copy() for p in parameters], scaler.factor))
+    return found
+
+
+def call_scale(weight, x, settings):
+    """Scale a loss on each rank alone: the scaled loss, and the gradient of the weight."""
+    LossScaler, everyone = student("LossScaler"), student("everyone")
+    w = Parameter(weight)
+    scaler = LossScaler([everyone], **settings)
+    loss = scaler.scale((w * Tensor(x)).sum())
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"scale must return a Tensor, so that backward can be called on it; got {type(loss).__name__}.")
+    value = loss.data.copy()
+    loss.backward()
+    return np.asarray(value), w.grad

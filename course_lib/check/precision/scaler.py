@@ -1,0 +1,277 @@
+"""Check of part 31's `LossScaler` on grids of ranks, against one process that has all gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from course_lib.autograd import SGD, Adam, Parameter
+from course_lib.check.groups import GroupCheck
+from course_lib.check.precision.on_ranks import call_scale, call_scaler
+
+STEP_BYTES = 64  # per axis and step: a few numbers
+OVERFLOWS = (np.inf, -np.inf, np.nan)
+
+
+@dataclass
+class Step:
+    """A step of the test: each rank's gradients, and how the scaler is called.
+
+    Parameters
+    ----------
+    grads : list of list
+        For each world rank, each parameter's gradient (float32, not scaled), or None.
+    most : float, optional
+        The norm to which gradients are clipped, as a share of their norm.
+    unscale : int
+        How many times `unscale` is called before `step`.
+    """
+
+    grads: list[list[np.ndarray | None]]
+    most: float | None = None
+    unscale: int = 0
+
+
+@dataclass
+class Reference:
+    """The same steps in one process.
+
+    Parameters
+    ----------
+    factor, interval, limits
+        As for `LossScaler`.
+    good : int
+        Number of steps since the last overflow or doubling.
+    """
+
+    factor: float = 2.0**16
+    interval: int = 2000
+    limits: tuple[float, float] = (1.0, 2.0**24)
+    good: int = field(default=0)
+
+    def update(self, finite: bool) -> None:
+        """Change the factor after a step."""
+        self.good = self.good + 1 if finite else 0
+        if not finite or self.good == self.interval:
+            self.factor *= 2.0 if finite else 0.5
+            self.good = 0
+        self.factor = min(max(self.factor, self.limits[0]), self.limits[1])
+
+
+class ScalerCheck(GroupCheck):
+    """A `Check` of `LossScaler`; `axes` are the sizes of a grid's axes: (2, 2) or (4,), and (3,) leaves a rank by itself."""
+
+    def scales(self) -> ScalerCheck:
+        """Check `scale`: the loss, and through backward the gradients, are multiplied by the factor."""
+        for power in self.random.permutation([3, 12]):
+            factor = 2.0 ** int(power)
+            self.case = f"the factor {factor:g}"
+            w, x = self.random.standard_normal((2, self.sizes(1, 2, 9)[0])).astype(np.float32)
+            answers = self.ranks.call(call_scale, dict(weight=w, x=x, settings=dict(factor=factor)), show=self.show)
+            for r, (value, grad) in enumerate(answers):
+                scale = factor * float(np.abs(w * x).sum())
+                want = np.asarray(factor * np.sum(w * x), np.float32)
+                self.array(
+                    value, want, name="the scaled loss", rank=r, rtol=1e-5, scale=scale, instead={"the loss, not scaled": want / factor}
+                )
+                self.array(grad, factor * x, name="the gradient of the scaled loss", rank=r, rtol=1e-6)
+        return self
+
+    def norms(self, *axes: int) -> ScalerCheck:
+        """Check gradients and their norm after `unscale`, and clipping, without any overflow."""
+        for optimizer in ("SGD", "Adam"):
+            order, members = self._grid(axes)
+            shapes = self._shapes()
+            steps = [
+                Step(self._draw(shapes), unscale=1),
+                Step(self._draw(shapes), most=0.5, unscale=1),
+                Step(self._draw(shapes), most=0.25),
+                Step(self._draw(shapes), most=1.5, unscale=2),
+                Step(self._draw(shapes)),
+            ]
+            steps[2].grads[members[-1]] = [None] * len(shapes)  # a rank without gradients takes part all the same
+            steps[3].grads[members[0]][0] = None
+            settings = dict(factor=2.0 ** int(self.random.integers(6, 14)))
+            self.case = f"{self._describe_grid(order, axes)}, {optimizer}"
+            self._run(axes, order, members, optimizer, settings, shapes, steps)
+        return self
+
+    def overflows(self, *axes: int) -> ScalerCheck:
+        """Check that all ranks skip a step together, whichever rank of whichever axis has the overflow, and no other step."""
+        order, members = self._grid(axes)
+        shapes, steps = self._shapes(), []
+        for i, r in enumerate(self.random.permutation(members)):
+            step = Step(self._draw(shapes), unscale=i % 2, most=(None, 0.5)[i // 2 % 2])
+            which = int(self.random.integers(len(shapes)))
+            step.grads[r][which].flat[self.random.integers(step.grads[r][which].size)] = OVERFLOWS[i % 3]
+            if i == 0:
+                for s in set(members) - {r}:
+                    step.grads[s] = [None] * len(shapes)
+            steps += [step, Step(self._draw(shapes), unscale=(i + 1) % 2)]
+        large = Step(self._draw(shapes))  # their squares are beyond float32's range, but they are not
+        for r in range(4):
+            large.grads[r] = [g * np.float32(1e25) for g in large.grads[r]]
+        steps.append(large)
+        settings = dict(factor=2.0**10, interval=100)
+        self.case = f"{self._describe_grid(order, axes)}, overflows"
+        self._run(axes, order, members, "SGD", settings, shapes, steps)
+        return self
+
+    def factors(self, *axes: int) -> ScalerCheck:
+        """Check the factor after each `update`: halved by an overflow, doubled after `interval` good steps in a row, within its limits."""
+        order, members = self._grid(axes)
+        shapes = self._shapes()
+        for interval in self.random.permutation([2, 3]).tolist():
+            start = 2.0 ** int(self.random.integers(4, 8))
+            good, bad = "." * (interval - 1), "x"
+            pattern = good + bad + good + bad + good + "." + good + "." + 3 * interval * "0" + 6 * bad + 2 * interval * "."
+            self.case = f"{self._describe_grid(order, axes)}, interval {interval}"
+            settings = dict(factor=start, interval=interval, limits=(start / 8, start * 2))
+            self._run(axes, order, members, "SGD", settings, shapes, [self._of(kind, shapes, members) for kind in pattern])
+        self.case = f"{self._describe_grid(order, axes)}, the usual limits"
+        self._run(axes, order, members, "SGD", dict(interval=1), shapes, [self._of(kind, shapes, members) for kind in 12 * "0" + 27 * "x"])
+        return self
+
+    def _of(self, kind: str, shapes: list[tuple[int, ...]], members: list[int]) -> Step:
+        """A good step ("."), one with an overflow on some rank ("x"), or one whose gradients are all zero ("0")."""
+        step = Step(self._draw(shapes), unscale=int(self.random.integers(2)))
+        if kind == "0":
+            step.grads = [[np.zeros_like(g) for g in own] for own in step.grads]
+        if kind == "x":
+            step.grads[int(self.random.choice(members))][0].flat[0] = np.inf
+        return step
+
+    def _grid(self, axes: tuple[int, ...]) -> tuple[list[int], list[int]]:
+        """The order of the ranks in a grid, and the ranks in it."""
+        order = self.groups(int(np.prod(axes)))[0]
+        return order, sorted(order)
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        a, b, c = self.sizes(3, 2, 7)
+        return [(a, b), (c,)]
+
+    def _draw(self, shapes: list[tuple[int, ...]]) -> list[list[np.ndarray]]:
+        """Gradients of each rank, which differ in size from rank to rank, so that no rank's own norm is the norm."""
+        sizes = self.random.permutation([0.5, 1.0, 2.0, 4.0])
+        return [[(s * self.random.standard_normal(shape)).astype(np.float32) for shape in shapes] for s in sizes]
+
+    def _describe_grid(self, order: list[int], axes: tuple[int, ...]) -> str:
+        return f"the grid {np.reshape(order, axes).tolist()}"
+
+    def _run(
+        self,
+        axes: tuple[int, ...],
+        order: list[int],
+        members: list[int],
+        optimizer: str,
+        settings: dict,
+        shapes: list[tuple[int, ...]],
+        steps: list[Step],
+    ) -> None:
+        """Have the ranks take these steps, and compare."""
+        values = self._draw(shapes)
+        groups = [members, *([r] for r in range(4) if r not in members)]
+        wants: dict[int, list] = {}
+        scaled: list[list] = [[] for _ in range(4)]
+        for group in groups:
+            self._take(group, values, optimizer, Reference(**settings), steps, scaled, wants)
+        given = [
+            dict(values=values[r], optimizer=optimizer, settings=settings, steps=scaled[r], places=_places(order, axes, r))
+            for r in range(4)
+        ]
+        answers = self.ranks.call(call_scaler, given, show=self.show)
+        what = self.case
+        for r, found in enumerate(answers):
+            for k, (got, want) in enumerate(zip(found, wants[r], strict=True)):
+                self.case = f"step {k + 1} on {what}"
+                self._compare(got, want, r, steps[k])
+            most = STEP_BYTES * len(axes) * len(steps)
+            self.sent(
+                self.ranks.traffic[r], most, name=f"{len(steps)} steps", rank=r, cause="gradients that are sent; one number is enough"
+            )
+        self.case = what
+
+    @staticmethod
+    def _take(
+        group: list[int], values: list, optimizer: str, reference: Reference, steps: list[Step], scaled: list[list], wants: dict[int, list]
+    ) -> None:
+        """Take the steps of a group in this process: fill in what its ranks are given, and what they should return."""
+        parameters = {r: [Parameter(v.copy()) for v in values[r]] for r in group}
+        everything = [p for own in parameters.values() for p in own]
+        rule = SGD(everything, 0.1, 0.5) if optimizer == "SGD" else Adam(everything, 0.01)
+        for r in group:
+            wants[r] = []
+        for step in steps:
+            factor = np.float32(reference.factor)
+            grads = {r: step.grads[r] for r in group}
+            flat = np.concatenate([np.zeros(1), *(g.ravel().astype(float) for own in grads.values() for g in own if g is not None)])
+            finite, norm = bool(np.isfinite(flat).all()), float(np.sqrt(np.sum(flat * flat)))
+            most = None if step.most is None else step.most * norm if finite else 1.0
+            clip = np.float32(most / norm) if finite and most is not None and norm > most else np.float32(1)
+            for r in group:
+                given = [None if g is None else g * factor for g in grads[r]]
+                scaled[r].append(dict(grads=given, most=most, unscale=step.unscale))
+                for p, g in zip(parameters[r], grads[r], strict=True):
+                    p.grad = None if g is None else g * clip
+            if finite:
+                rule.step()
+            own = {r: np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in grads[r] if g is not None)) for r in group}
+            before = reference.factor
+            reference.update(finite)
+            for r in group:
+                data = [p.data.copy() for p in parameters[r]]
+                wants[r].append((finite, norm, float(own[r]), grads[r], data, before, reference.factor))
+
+    def _compare(self, got: tuple, want: tuple, r: int, step: Step) -> None:
+        """Compare a step on rank r."""
+        norms, grads, taken, data, factor = got
+        finite, norm, own, unscaled, params, before, after = want
+        for norm_got in norms:
+            if not isinstance(norm_got, (int, float, np.floating)):
+                self.fail(f"unscale on rank {r} must return a number; got {type(norm_got).__name__}", "a missing return")
+            if np.isfinite(norm_got) != finite:
+                saw = "is finite, though a rank has a gradient that is not" if not finite else "is not finite, though all gradients are"
+                cause = "the norm of this rank only, or of one axis only" if not finite else "squares that are added up in float32"
+                self.fail(f"the norm that unscale returns on rank {r} {saw}", cause)
+            if finite:
+                instead = {"the norm of this rank's gradients alone": [own], "the norm of the scaled gradients": [norm * before]}
+                instead |= {"its square": [norm * norm], "the norm, divided by the factor twice": [norm / before]}
+                known = {what: np.asarray(value) for what, value in instead.items()}
+                cause = "norms that are added up (add squares), a sum along one axis only, or one that counts ranks twice"
+                self.numbers(norm_got, [norm], name="the norm that unscale returns", rank=r, rtol=1e-5, instead=known, cause=cause)
+        if norms and finite:
+            for p, (grad, wanted) in enumerate(zip(grads, unscaled, strict=True)):
+                name = f"the gradient of parameter {p}, after unscale,"
+                if wanted is None or grad is None:
+                    if wanted is not grad:
+                        self.fail(f"{name} on rank {r} is {'not None' if wanted is None else 'None'}", "a gradient that is made or dropped")
+                    continue
+                instead = {"still scaled": wanted * before, "divided twice": wanted / before}
+                self.array(grad, wanted, name=name, rank=r, rtol=1e-6, instead=instead)
+        if not isinstance(taken, (bool, np.bool_)):
+            self.fail(f"step on rank {r} must return True or False; got {type(taken).__name__}", "a missing return")
+        if bool(taken) != finite:
+            said = "took a step, though a rank has an overflow" if taken else "skipped a step, though no rank has an overflow"
+            cause = "a decision by this rank's gradients alone, or by those of one axis" if taken else "an overflow of an earlier step"
+            self.fail(f"rank {r} {said}", cause)
+        for p, (values, wanted) in enumerate(zip(data, params, strict=True)):
+            cause = "gradients that are not divided by the factor, or twice; clipping before the division, or by this rank's norm"
+            cause = cause if finite else "an optimizer that steps in spite of the overflow"
+            scale = max(1.0, float(np.abs(wanted).max()))
+            self.array(values, wanted, name=f"parameter {p}, after step,", rank=r, rtol=2e-5, scale=scale, cause=cause)
+        if not isinstance(factor, (int, float, np.floating)) or float(factor) != after:
+            shown = f"is {factor}, expected {after:g} (before: {before:g})" if self.show else "is wrong"
+            cause = "good steps that are not counted anew after an overflow or a doubling; limits; or ranks that decide on their own"
+            self.fail(f"after update, the factor on rank {r} {shown}", cause)
+
+
+def _places(order: list[int], axes: tuple[int, ...], r: int) -> list[tuple[int, int]]:
+    """Color and key of rank r's group along each axis of a grid; a rank outside is in groups of its own."""
+    if r not in order:
+        return [(len(order) + r, 0)] * len(axes)
+    position, found = np.unravel_index(order.index(r), axes), []
+    for axis in range(len(axes)):
+        line = np.arange(len(order)).reshape(axes)[tuple(slice(None) if k == axis else i for k, i in enumerate(position))]
+        found.append((int(line.min()), int(position[axis])))
+    return found

@@ -1,0 +1,404 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+# ---
+
+# %% [markdown] tags=["slide"]
+# # 31 Sixteen bits
+#
+# **You will build** what lets a model train with 16-bit numbers: `gather_as` and `reduce_as` send half the bytes, and a `LossScaler` keeps
+# small gradients from vanishing.
+#
+# *{points} points. About 60 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots, saving
+from course_lib.check.precision.check import PrecisionCheck
+from course_lib.check.precision.scaler import ScalerCheck
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given", "skip"]
+# %%px
+import numpy as np
+
+from course_lib.autograd import Adam, Parameter
+from course_lib.autograd.mixed_precision import decode, encode
+from course_lib.collectives import Communicator
+from course_lib.gpt.fsdp import quantized
+from course_lib.gpt.fsdp.flat_model import FlatModel
+from course_lib.gpt.model import Sizes
+from course_lib.gpt.text import load_and_broadcast
+
+comm = everyone = Communicator()
+rank, n = comm.Get_rank(), comm.Get_size()
+
+# %% [markdown] tags=["slide"]
+# Two formats have 16 bits. **float16** has 11 significant bits, but it ends at 65,504, and below $2^{-24}$ there is only zero.
+# **bfloat16** is the upper half of a float32: the same range, but only 8 significant bits. Either one halves what ranks send, and what a
+# GPU reads and writes; sums inside a matrix product stay in float32. NumPy has no bfloat16, and MPI no float16. So here, everything is
+# computed in float32, and rounded to 16 bits wherever it is sent, or passed from one layer to the next.
+#
+# ## A worked example: what fits into 16 bits
+#
+# `encode(x, dtype)` rounds a float32 array to `dtype`, and gives bit patterns that MPI can send: uint16 (for `"float32"`, the array itself).
+# `decode(bits, dtype)` turns them back into float32. Which of these numbers survive in float16, which in bfloat16?
+
+# %% Round some numbers tags=["slide"]
+# %%px --targets 0
+x = np.array([1 / 3, 2049, 70000, 1e-5, 1e-8], np.float32)
+for dtype in "float32", "float16", "bfloat16":
+    print(f"{dtype:8}", *(f"{value:<12.7g}" for value in decode(encode(x, dtype), dtype)))
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: gather in 16 bits
+#
+# As in [part 26](26_fsdp.ipynb), each rank keeps a shard of the parameters, and gathers the others' before they are used. The shards are
+# the **masters**: they stay in float32. Only what is sent has 16 bits.
+
+
+# %% Exercise: gather_as tags=["exercise", "slide-50"]
+# %%px
+def gather_as(shard, dtype, comm):
+    """Gather the ranks' shards, each number sent in `dtype`.
+
+    Parameters
+    ----------
+    shard : numpy.ndarray
+        float32, (length,): this rank's masters. Leave them as they are.
+    dtype : str
+        "float32", "float16" or "bfloat16".
+    comm : Communicator
+        n ranks.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, (n * length,): the shards in rank order, rounded to `dtype`; a new array.
+    """
+    ### BEGIN SOLUTION
+    mine = encode(shard, dtype)
+    whole = np.empty(comm.Get_size() * mine.size, mine.dtype)
+    comm.Allgather(mine, whole)
+    return decode(whole, dtype)
+    ### END SOLUTION
+
+
+# %% Check gather_as tags=["given"]
+check = PrecisionCheck("gather_as", ranks)
+check.gathers("float32", 4).gathers("float16", 4, 2).gathers("bfloat16", 4).passed()
+
+# %% [markdown] tags=["slide"]
+# ## A worked example: why masters have 32 bits
+#
+# A weight is 1, and each of 64 steps subtracts 0.001. What is left at the end, if each result is rounded to 16 bits?
+
+# %% Take small steps tags=["slide"]
+# %%px --targets 0
+for dtype in "float32", "float16", "bfloat16":
+    weight = np.ones(1, np.float32)
+    for _ in range(64):
+        weight = decode(encode(weight - np.float32(0.001), dtype), dtype)
+    print(f"{dtype:8} {weight[0]:.4f}")
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: reduce in 16 bits
+#
+# In backward, each rank gets the mean of all ranks' gradients for its shard. A sum has the same trouble as a weight: in float16,
+# $2048 + 0.5 + 0.5 + 0.5$ is 2048, and three ranks have worked for nothing. So let the gradients *travel* in 16 bits, but add them up in
+# float32. A reduce-scatter cannot do that: it adds in the dtype in which it sends. `comm.Alltoall(sent, came)` sends part r of `sent`
+# to rank r, and `came` has the parts that the ranks sent here, in their order.
+
+
+# %% Exercise: reduce_as tags=["exercise", "slide-50"]
+# %%px
+def reduce_as(gradient, dtype, comm):
+    """Average the ranks' gradients for this rank's shard, each number sent in `dtype`.
+
+    Parameters
+    ----------
+    gradient : numpy.ndarray
+        float32, (n * length,): this rank's gradient of all parameters; not changed.
+    dtype : str
+        "float32", "float16" or "bfloat16".
+    comm : Communicator
+        n ranks; rank r gets part r of n equal parts.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, (length,): the mean over the ranks of what they send. A rank sends its
+        gradient rounded to `dtype`, and nothing else is rounded to it.
+    """
+    ### BEGIN SOLUTION
+    n = comm.Get_size()
+    sent = encode(gradient, dtype)
+    came = np.empty_like(sent)
+    comm.Alltoall(sent, came)
+    return decode(came, dtype).reshape(n, -1).sum(axis=0) / np.float32(n)
+    ### END SOLUTION
+
+
+# %% Check reduce_as tags=["given"]
+check = PrecisionCheck("reduce_as", ranks)
+check.reduces("float32", 4).reduces("float16", 4, 2).reduces("bfloat16", 4).passed()
+PrecisionCheck("gather_as and reduce_as", ranks).masters("float16", 4).masters("bfloat16", 4).passed()
+
+
+# %% Count the bytes tags=["folded", "slide"]
+def exchanged(dtype):
+    shard = np.ones(250_000, np.float32)
+    gather_as(shard, dtype, comm), reduce_as(np.ones(1_000_000, np.float32), dtype, comm)
+
+
+moved = []
+for dtype in ("float32", "float16", "bfloat16"):
+    ranks.call(exchanged, dict(dtype=dtype))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends for a million parameters: a gather and a reduction", ["float32", "float16", "bfloat16"])
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: scale the loss
+#
+# Many gradients are below $2^{-24}$: in float16 they are zero. So multiply the loss by a large **factor**. By the chain rule, all
+# gradients grow by it, and you divide it out again in float32, just before the optimizer's step (Micikevicius et al., 2018, section 3.2). If
+# the factor is too large, some gradient becomes infinite or NaN: an **overflow**. That step is skipped, and the factor halved.
+#
+# *All* ranks must skip it, even if a single rank of a grid has the overflow, or their parameters would no longer fit together. And a rank
+# has groups along the axes only: `comms` lists them. Two things to think about: how does rank 3 of a 2 × 2 grid hear of rank 0? And with
+# clipping, which norm counts: that of the scaled gradients, or of the unscaled ones?
+
+
+# %% Exercise: LossScaler tags=["exercise", "slide-50"]
+# %%px
+class LossScaler:
+    """Keep float16 gradients large enough by scaling the loss, on a grid of ranks.
+
+    Each step: ``scale(loss).backward()``, then ``step(optimizer)``, then ``update()``. Call
+    ``unscale`` before ``step`` to see or change the true gradients.
+
+    Parameters
+    ----------
+    comms : list of Communicator
+        This rank's group along each axis of the grid. The gradients of all ranks
+        of the grid are the parts of one vector; no two ranks have the same part.
+    factor : float
+        Of the loss, at first; a power of two.
+    interval : int
+        Steps in a row without overflow after which the factor is doubled.
+    limits : (float, float)
+        The smallest and the largest factor.
+
+    Attributes
+    ----------
+    factor : float
+        The current factor; the same on all ranks.
+
+    Methods
+    -------
+    scale(loss)
+        Return the loss times the factor; a Tensor, as the loss.
+    unscale(optimizer)
+        Divide the gradients of ``optimizer.params`` by the factor, once in a step: a
+        second call changes nothing. A gradient may be None. Return the norm of all
+        ranks' unscaled gradients, the root of the sum of squares: a float, the same on
+        all ranks. It is inf or NaN if any rank has an overflow, and only then.
+    step(optimizer, most=np.inf)
+        Unscale, unless that is done. Return False if any rank has an overflow. Otherwise
+        scale the gradients down so that their norm is at most `most`, call
+        ``optimizer.step()``, and return True.
+    update()
+        Halve the factor after an overflow, double it after `interval` steps without one
+        since it last changed, and keep it within `limits`. The step is over.
+    """
+
+    def __init__(self, comms, factor=2.0**16, interval=2000, limits=(1.0, 2.0**24)):
+        ### BEGIN SOLUTION
+        self.comms, self.factor, self.interval, self.limits = comms, factor, interval, limits
+        self.good, self.norm = 0, None
+
+    def scale(self, loss):
+        return loss * self.factor
+
+    def unscale(self, optimizer):
+        if self.norm is None:
+            squares = np.zeros(1)
+            for p in optimizer.params:
+                if p.grad is not None:
+                    p.grad = p.grad / np.float32(self.factor)
+                    squares += np.sum(p.grad.astype(float) ** 2)
+            for axis in self.comms:
+                total = np.empty(1)
+                axis.Allreduce(squares, total)
+                squares = total
+            self.norm = float(np.sqrt(squares[0]))
+        return self.norm
+
+    def step(self, optimizer, most=np.inf):
+        norm = self.unscale(optimizer)
+        if not np.isfinite(norm):
+            return False
+        for p in optimizer.params if norm > most else []:
+            if p.grad is not None:
+                p.grad = p.grad * np.float32(most / norm)
+        optimizer.step()
+        return True
+
+    def update(self):
+        finite, least, most = np.isfinite(self.norm), *self.limits
+        self.good = self.good + 1 if finite else 0
+        if not finite:
+            self.factor = max(self.factor / 2, least)
+        elif self.good == self.interval:
+            self.factor, self.good = min(self.factor * 2, most), 0
+        self.norm = None
+        ### END SOLUTION
+
+
+# %% Check the LossScaler tags=["given"]
+ScalerCheck("LossScaler", ranks).scales().norms(4).norms(2, 2).overflows(4).overflows(2, 2).factors(2, 2).passed()
+
+# %% [markdown] tags=["slide-50"]
+# ## All together
+#
+# Now part 28's model trains in each format, with its parameters in one flat array. Each layer rounds what it passes on, and in backward the
+# gradient that comes back to it. Large runs average the loss over millions of tokens, so each token's gradient is tiny. Here a step has 1,024
+# tokens; with `share`, gradients are as small as in a run with four million. How would you check that scaling changes nothing else?
+
+# %% Train in a format tags=["experiment", "slide-50"]
+# %%px
+sizes, share = Sizes(vocabulary=256, width=64, heads=4, depth=2, length=64), 2.0**-12
+words, _ = load_and_broadcast(comm)
+
+
+def train(dtype, factor, limits, steps=60):
+    model, losses, factors = FlatModel(sizes, comm, words, dtype), [], []
+    master = Parameter(model.shard())
+    optimizer = Adam([master], 3e-3, eps=1e-12)
+    scaler = LossScaler([comm], factor, interval=20, limits=limits)
+    for step in range(steps):
+        model.set(gather_as(master.data, dtype, comm))
+        loss = model.loss(step)
+        losses.append(loss.item())
+        factors.append(scaler.factor)
+        scaler.scale(loss * share).backward()
+        gradient = model.gradient()
+        master.grad = reduce_as(gradient, dtype, comm)
+        scaler.step(optimizer, most=share)
+        scaler.update()
+    return np.array(losses), np.log2(factors), gradient
+
+
+# %% Draw the losses tags=["folded", "slide"]
+ways = {name: dict(dtype=name, factor=1.0, limits=(1.0, 1.0)) for name in ("float32", "bfloat16", "float16")}
+ways["float16, scaled"] = dict(dtype="float16", factor=2.0**32, limits=(1.0, 2.0**40))
+runs = {name: ranks.call("train", way) for name, way in ways.items()}
+curves = {name: np.mean([losses for losses, *_ in found], axis=0) for name, found in runs.items()}
+plots.losses(curves, "Training loss of part 28's model in each format")
+
+# %% [markdown] tags=["slide-50"]
+# In float16 without scaling, most gradients are zero. bfloat16 needs no scaling: it has float32's range. That is why most large models are
+# trained in it, in spite of its 8 significant bits. Which gradients does float16 lose, and what does the factor do to them?
+
+# %% Draw the gradients tags=["folded", "slide"]
+gradient = np.concatenate([found[2] for found in runs["float32"]])
+factor = 2.0 ** runs["float16, scaled"][0][1][-1]
+plots.magnitudes({"not scaled": gradient, f"times {factor:,.0f}": gradient * factor}, "Gradients, and what float16 can hold")
+
+# %% Draw the factor tags=["folded", "slide-50"]
+plots.lines({"log2 of the factor": runs["float16, scaled"][0][1]}, "The factor finds its place", "step", "log2 of the factor")
+
+# %% [markdown] tags=["slide-all"]
+# ## Eight bits
+#
+# An all-reduce can send even less: of 256 numbers, one float32 scale and 256 whole numbers from -127 to 127. What is rounded away is not
+# lost, if each rank keeps it and adds it to its next gradient: **error feedback** (Seide et al., 2014, section 3.2). With 127 levels, does
+# it matter? With one level, so that only -1, 0 and 1 are left?
+
+# %% Train with int8 blocks tags=["folded", "slide-all"]
+ways = {
+    "float32": (0, False),
+    "int8": (127, False),
+    "int8, error feedback": (127, True),
+    "-1, 0, 1": (1, False),
+    "-1, 0, 1, error feedback": (1, True),
+}
+
+
+def compressed(levels, feedback):
+    return quantized.train(comm, sizes, words, levels, feedback, steps=60)
+
+
+curves = {}
+for name, (levels, feedback) in ways.items():
+    found = ranks.call(compressed, dict(levels=levels, feedback=feedback))
+    curves[f"{name}: {found[0][1] / 1e3:,.0f} kB"] = np.mean([losses for losses, _ in found], axis=0)
+plots.losses(curves, "Training loss, and what a rank sends for the all-reduce of a step")
+
+# %% [markdown] tags=["skip"]
+# <details><summary><b>In the wild</b></summary>
+#
+# - PyTorch: `MixedPrecisionPolicy(param_dtype, reduce_dtype)` of `fully_shard`; `reduce_dtype=torch.float32` is the cautious choice.
+#   `torch.amp.GradScaler` has `scale`, `unscale_`, `step`, `update`; FSDP1's `ShardedGradScaler` makes the ranks agree. Once it copied its
+#   flag before the all-reduce had ended (pull request 115710), and ranks without gradients broke it (issue 99174).
+# - Megatron-LM: `DynamicGradScaler` (`megatron/core/optimizer/grad_scaler.py`) halves after `hysteresis` overflows, and has no upper limit.
+#   `reduce_scatter_with_fp32_accumulation` is your `reduce_as`: an all-to-all in bfloat16, and a sum in float32.
+# - DeepSpeed: `DynamicLossScaler`. ZeRO++ (`zero_quantized_gradients`) sends gradients in int4 blocks by all-to-alls.
+# - JAX: `jmp.DynamicLossScale`, and `jmp.Policy` for the dtypes.
+#
+# </details>
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. With `gather_as`, memory is not halved here: why not, and what would change on a GPU?
+# 2. Which would you send in bfloat16 without a second thought: parameters or gradients? What changes with a thousand ranks?
+# 3. An overflow skips a step on all ranks. How many steps in a thousand may be skipped before you would change something, and what?
+#
+# The last cells save your functions to `transformer_impl.py`, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+saving.save(ranks, "gather_as", "reduce_as", "LossScaler")
+
+# %% [markdown] tags=["skip"]
+# ## Hidden tests
+#
+# Hidden tests run when your notebook is graded. They use other sizes, formats and groups, and count the bytes that each rank sends.
+
+# %% Test: gathers tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = PrecisionCheck("gather_as", ranks, show=False)
+check = check.gathers("float32", 4, 3, 1).gathers("float16", 4, 3, 2, 1).gathers("bfloat16", 4, 3, 2, 1)
+### END HIDDEN TESTS
+
+# %% Test: reductions tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = PrecisionCheck("reduce_as", ranks, show=False)
+check = check.reduces("float32", 4, 1).reduces("float16", 4, 3, 2, 1).reduces("bfloat16", 4, 3, 2, 1)
+### END HIDDEN TESTS
+
+# %% Test: masters and small steps tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = PrecisionCheck("masters", ranks, show=False).masters("float16", 4, 2, 1).masters("bfloat16", 4, 2).masters("float32", 4)
+### END HIDDEN TESTS
+
+# %% Test: scaling, unscaling and clipping tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = ScalerCheck("LossScaler", ranks, show=False).scales().norms(4).norms(2, 2).norms(3).norms(1, 4)
+### END HIDDEN TESTS
+
+# %% Test: all ranks skip a step together tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = ScalerCheck("overflows", ranks, show=False).overflows(4).overflows(2, 2).overflows(3).overflows(4, 1).overflows(2)
+### END HIDDEN TESTS
+
+# %% Test: the factor tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = ScalerCheck("the factor", ranks, show=False).factors(2, 2).factors(3)
+### END HIDDEN TESTS
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
