@@ -128,21 +128,17 @@ class PrecisionCheck(GroupCheck):
             self.case, places = f"{self._describe(groups, dtype)}, small steps", self.colors_and_keys(groups)
             (length,) = self.sizes(1, 5, 14)
             shards = self.random.uniform(1.25, 1.75, (4, length)).astype(np.float32)
-            # Whole numbers times a power of two, so that every sum is exact.
-            drawn = gap / 16 * self.random.integers(1, 4, (24, 4, 4 * length)).astype(np.float32)
-            grads = [[g[r, : len(groups[places[r][0]]) * length] for g in drawn] for r in range(4)]
-            given = [dict(shard=shards[r].copy(), gradients=grads[r], dtype=dtype, place=places[r]) for r in range(4)]
+            grads = (gap / 16 * self.random.integers(1, 4, (24, 4, length))).astype(np.float32)
+            given = [dict(shard=shards[r].copy(), gradients=list(grads[:, r]), dtype=dtype, place=places[r]) for r in range(4)]
             answers = self.ranks.call(call_steps, given, show=self.show)
             for group in groups:
                 masters = shards[group].copy()
-                for step in range(len(drawn)):
+                for step, own in enumerate(grads[:, group]):
+                    want = _rounded(masters.ravel(), dtype)
                     for r in group:
-                        want = _rounded(masters.ravel(), dtype)
                         cause = "masters that are rounded, or gathered values of an earlier step"
                         self.array(answers[r][0][step], want, name=f"what is gathered before step {step + 1}", rank=r, cause=cause)
-                    masters = masters - np.mean([grads[r][step] for r in group], axis=0, dtype=float).reshape(masters.shape).astype(
-                        np.float32
-                    )
+                    masters = masters - own
                 for r, want in zip(group, masters, strict=True):
                     cause = "a step that is added to rounded values, which swallow it"
                     self.array(answers[r][1], want, name="the master, in the end,", rank=r, rtol=1e-6, cause=cause)

@@ -35,13 +35,13 @@ def call_reduce(gradients, dtype, place):
 
 
 def call_steps(shard, gradients, dtype, place):
-    """Train a shard with these gradients of the whole: what was gathered before each step, and the shard in the end."""
-    gather_as, reduce_as, everyone = student("gather_as"), student("reduce_as"), student("everyone")
+    """Train a shard with these gradients of its own: what was gathered before each step, and the shard in the end."""
+    gather_as, everyone = student("gather_as"), student("everyone")
     comm, master, found = everyone.Split(color=place[0], key=place[1]), Parameter(shard), []
     optimizer = SGD([master], 1.0)
     for gradient in gradients:
         found.append(gather_as(master.data, dtype, comm).copy())
-        master.grad = reduce_as(gradient, dtype, comm)
+        master.grad = gradient
         optimizer.step()
     return found, master.data
 

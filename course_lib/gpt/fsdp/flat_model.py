@@ -8,33 +8,32 @@ from course_lib.autograd import Sequential, Tensor
 from course_lib.autograd.mixed_precision import Rounded
 from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
-from course_lib.gpt.text import sample_batch
+from course_lib.gpt.text import load_and_broadcast, sample_batch
 
+SIZES = Sizes(vocabulary=256, width=64, heads=4, depth=2, length=64)
 TEXTS = 4  # of each rank in a step
 
 
 class FlatModel:
-    """A GPT, and the texts of one rank.
+    """A GPT, and the texts of one rank; making it is collective.
 
     Parameters
     ----------
-    sizes : Sizes
     comm : Communicator
         n ranks, each with its own texts.
-    text : numpy.ndarray
-        uint8.
     dtype : str
         Format to which each layer rounds its output, and in backward the gradient that comes back to it; see `Rounded`.
     block : int
         n times `block` divides the length of the flat array.
+    sizes : Sizes
 
     Attributes
     ----------
     flat : FlatBuffer
     """
 
-    def __init__(self, sizes: Sizes, comm: object, text: np.ndarray, dtype: str = "float32", block: int = 1):
-        self.sizes, self.comm, self.text = sizes, comm, text
+    def __init__(self, comm: object, dtype: str = "float32", block: int = 1, sizes: Sizes = SIZES):
+        self.sizes, self.comm, (self.text, _) = sizes, comm, load_and_broadcast(comm)
         self.model = Sequential(*(Rounded(layer, dtype) for layer in layers(sizes)))
         self.parameters = self.model.parameters()
         self.flat = FlatBuffer([p.data for p in self.parameters], block * comm.Get_size())

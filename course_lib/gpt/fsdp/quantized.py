@@ -11,7 +11,6 @@ import numpy as np
 from course_lib import traffic
 from course_lib.autograd import Adam, Parameter
 from course_lib.gpt.fsdp.flat_model import FlatModel
-from course_lib.gpt.model.decoder import Sizes
 
 BLOCK = 256  # numbers that share a scale
 SMALLEST_SCALE = np.float32(1e-30)  # of a block of zeros
@@ -68,15 +67,12 @@ class QuantizedMean:
         return numbers, scales
 
 
-def train(comm: object, sizes: Sizes, text: np.ndarray, levels: int, feedback: bool, steps: int) -> tuple[np.ndarray, float]:
+def train(comm: object, levels: int, feedback: bool, steps: int) -> tuple[np.ndarray, float]:
     """Train a GPT with Adam, data parallel; collective.
 
     Parameters
     ----------
     comm : Communicator
-    sizes : Sizes
-    text : numpy.ndarray
-        uint8.
     levels : int
         As for `QuantizedMean`; 0 sends float32.
     feedback : bool
@@ -89,7 +85,7 @@ def train(comm: object, sizes: Sizes, text: np.ndarray, levels: int, feedback: b
     sent : float
         Bytes on the wire that this rank sends in a step, see `traffic`.
     """
-    model, quantized, losses = FlatModel(sizes, comm, text, block=BLOCK), QuantizedMean(comm, levels, feedback), []
+    model, quantized, losses = FlatModel(comm, block=BLOCK), QuantizedMean(comm, levels, feedback), []
     whole = Parameter(model.whole())
     optimizer = Adam([whole], 3e-3)
     traffic.reset()
