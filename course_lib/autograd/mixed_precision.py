@@ -53,7 +53,7 @@ def encode(array: np.ndarray, dtype: str) -> np.ndarray:
             return array.astype(np.float16, order="C").view(np.uint16)
     bits = np.ascontiguousarray(array).reshape(array.shape).view(np.uint32)
     odd = (bits >> 16) & 1
-    rounded_bits = ((bits + (np.uint32(0x7FFF) + odd)) >> 16).astype(np.uint16)
+    rounded_bits = np.asarray((bits + (np.uint32(0x7FFF) + odd)) >> 16).astype(np.uint16)
     nan = np.isnan(array)  # rounding could turn a NaN into infinity
     return np.where(nan, np.uint16(0x7FC0), rounded_bits) if nan.any() else rounded_bits
 
@@ -86,7 +86,7 @@ def decode(bits: np.ndarray, dtype: str) -> np.ndarray:
         return bits
     if dtype == "float16":
         return np.ascontiguousarray(bits).reshape(bits.shape).view(np.float16).astype(np.float32)
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def rounded(x: Tensor, dtype: str) -> Tensor:

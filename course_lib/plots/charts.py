@@ -196,7 +196,7 @@ def _draw_lines(axes, curves: dict[str, Sequence[float]], xlabel: str, ylabel: s
     styles = ["-", "--", ":", "-."]
     for i, (name, values) in enumerate(curves.items()):
         # Identical curves overlap: the first is wide and light, so that it shows beneath the others.
-        shade, width = (INK, 1.6) if len(curves) == 1 else [("#BBBBBB", 4), ("#222222", 1.6), ("#777777", 1.6)][i % 3]
+        shade, width = (INK, 1.6) if len(curves) == 1 else ("#BBBBBB", 4) if i == 0 else (("#777777", "#222222")[i % 2], 1.6)
         axes.plot(np.arange(len(values)) if at is None else at, values, styles[i % 4], color=shade, linewidth=width, label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)

@@ -37,12 +37,12 @@ comm = everyone = Communicator()
 compressed = partial(quantized.train, comm, steps=60)
 
 # %% [markdown] tags=["slide"]
+# ## A worked example: what fits into 16 bits
+#
 # Two formats have 16 bits. **float16** has 11 significant bits, but it ends at 65,504, and below $2^{-24}$ there is only zero.
 # **bfloat16** is the upper half of a float32: the same range, but only 8 significant bits. Either one halves what ranks send, and what a
 # GPU reads and writes; sums inside a matrix product stay in float32. NumPy has no bfloat16, and MPI no float16, so we compute in float32,
 # and round to 16 bits whatever is sent, or passed from layer to layer.
-#
-# ## A worked example: what fits into 16 bits
 #
 # `encode(x, dtype)` rounds a float32 array to `dtype`, and returns bit patterns that MPI can send: uint16 (for `"float32"`, a copy).
 # `decode(bits, dtype)` turns them back into float32. Which of these numbers survive in float16, which in bfloat16?
@@ -51,7 +51,8 @@ compressed = partial(quantized.train, comm, steps=60)
 # %%px --targets 0
 x = np.array([1 / 3, 2049, 70000, 1e-5, 1e-8], np.float32)
 for dtype in "float32", "float16", "bfloat16":
-    print(f"{dtype:8}", *(f"{value:<12.7g}" for value in decode(encode(x, dtype), dtype)))
+    there = decode(encode(x, dtype), dtype)
+    print(f"{dtype:8}", *(f"{value:<12.7g}" for value in there))
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: gather in 16 bits
@@ -272,7 +273,8 @@ gradient, factor = runs["float32"][0][2], 2.0 ** runs["float16, scaled"][0][1][-
 plots.magnitudes({"not scaled": gradient, f"times {factor:,.0f}": gradient * factor}, "Gradients, and what float16 can hold")
 
 # %% Draw the factor tags=["folded", "slide-50"]
-plots.lines({"log2 of the factor": runs["float16, scaled"][0][1]}, "The factor finds its place", "step", "log2 of the factor")
+factors = {"log2 of the factor": runs["float16, scaled"][0][1]}
+plots.lines(factors, "The factor: halved after an overflow, doubled after 20 steps without one", "step", "log2 of the factor")
 
 # %% [markdown] tags=["slide-all"]
 # ## Eight bits
@@ -336,12 +338,12 @@ check = ScalerCheck("LossScaler", ranks, show=False).scales().norms(4).norms(2, 
 
 # %% Test: all ranks skip a step together tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = ScalerCheck("overflows", ranks, show=False).overflows(4).overflows(2, 2).overflows(3).overflows(4, 1).overflows(2)
+check = ScalerCheck("LossScaler, overflows", ranks, show=False).overflows(4).overflows(2, 2).overflows(3).overflows(4, 1).overflows(2)
 ### END HIDDEN TESTS
 
 # %% Test: the factor tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-check = ScalerCheck("the factor", ranks, show=False).factors(2, 2).factors(3)
+check = ScalerCheck("LossScaler, the factor", ranks, show=False).factors(2, 2).factors(3)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

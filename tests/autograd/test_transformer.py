@@ -9,12 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.autograd import (
-    SGD,
-    Adam,
     Dropout,
     Embedding,
     LayerNorm,
-    Linear,
     Parameter,
     RMSNorm,
     Tensor,
@@ -23,7 +20,6 @@ from course_lib.autograd import (
     functional,
     operations,
 )
-from course_lib.autograd.mixed_precision import MixedPrecision
 from tests.autograd.test_autograd import differences
 
 SIZE = st.integers(1, 4)
@@ -213,52 +209,6 @@ def test_a_block_in_16_bits_is_near_the_one_in_32(dtype):
         assert grad.dtype == dtype and np.allclose(grad.astype(np.float32), wanted[name], rtol=0, atol=near * np.abs(wanted[name]).max()), (
             name
         )
-
-
-@pytest.mark.parametrize("dtype", half_types(), ids=str)
-def test_training_in_16_bits_ends_near_training_in_32(dtype):
-    losses = {}
-    for kind in (np.dtype(np.float32), dtype):
-        random = np.random.default_rng(0)
-        x, y = random.standard_normal((64, 6)).astype(kind), random.integers(0, 3, 64)
-        layer = Linear(6, 3, random=random)
-        for p in layer.parameters():
-            p.data = p.data.astype(kind)
-        mixed = MixedPrecision(layer.parameters(), lambda copies: Adam(copies, lr=0.002))
-        for _ in range(60):
-            mixed.zero_grad()
-            loss = cross_entropy(layer(Tensor(x)), y)
-            mixed.scale_loss(loss).backward()
-            assert mixed.step()
-        losses[kind] = loss.item()
-    assert abs(losses[dtype] - losses[np.dtype(np.float32)]) < 0.02
-
-
-def test_small_gradients_survive_only_when_the_loss_is_scaled():
-    w, x = Parameter(np.array([1.0], np.float16)), Tensor(np.array([2.0**-13], np.float16))
-
-    def grad(scale):
-        w.grad = None
-        ((w * x).astype(np.float32).sum() * (2.0**-13 * scale)).backward()
-        return float(w.grad[0]) / scale
-
-    assert grad(1.0) == 0 and grad(2.0**12) == 2.0**-26
-
-
-def test_a_step_that_is_not_finite_is_left_out_and_the_scale_halved_then_doubled():
-    w = Parameter(np.ones(2, np.float16))
-    mixed = MixedPrecision([w], lambda copies: SGD(copies, lr=0.5), scale=8.0, interval=2)
-    w.grad = np.array([1.0, np.inf], np.float16)
-    assert not mixed.step() and mixed.scale == 4 and w.data.tolist() == [1, 1]
-    for scale in (4, 8):
-        w.grad = np.full(2, 4.0, np.float16)
-        before = w.data.copy()
-        assert mixed.step() and mixed.scale == scale
-        assert (before - w.data).tolist() == [0.5, 0.5]
-    for _ in range(9):
-        w.grad = np.full(2, np.nan, np.float16)
-        assert not mixed.step()
-    assert mixed.scale == 1
 
 
 def test_modules_know_their_parameters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,7 +95,7 @@ class ScalerCheck(GroupCheck):
             steps[3].grads[members[0]][0] = None
             settings = dict(factor=2.0 ** int(self.random.integers(6, 14)))
             self.case = f"{self._describe_grid(order, axes)}, {optimizer}"
-            self._run(axes, order, members, optimizer, settings, shapes, steps)
+            self._run(order, axes, settings, steps, self._compare_values, optimizer)
         return self
 
     def overflows(self, *axes: int) -> ScalerCheck:
@@ -115,12 +116,12 @@ class ScalerCheck(GroupCheck):
         steps.append(large)
         settings = dict(factor=2.0**10, interval=100)
         self.case = f"{self._describe_grid(order, axes)}, overflows"
-        self._run(axes, order, members, "SGD", settings, shapes, steps)
+        self._run(order, axes, settings, steps, self._compare_decision)
         return self
 
     def factors(self, *axes: int) -> ScalerCheck:
         """Check the factor after each `update`: halved by an overflow, doubled after `interval` good steps in a row, within its limits."""
-        order, members = self._grid(axes)
+        order, _ = self._grid(axes)
         shapes = self._shapes()
         for interval in self.random.permutation([2, 3]).tolist():
             start = 2.0 ** int(self.random.integers(4, 8))
@@ -128,19 +129,21 @@ class ScalerCheck(GroupCheck):
             pattern = good + bad + good + bad + good + "." + good + "." + 3 * interval * "0" + 6 * bad + 2 * interval * "."
             self.case = f"{self._describe_grid(order, axes)}, interval {interval}"
             settings = dict(factor=start, interval=interval, limits=(start / 8, start * 2))
-            self._run(axes, order, members, "SGD", settings, shapes, [self._of(kind, shapes, members) for kind in pattern])
+            self._run(order, axes, settings, self._pattern(pattern, shapes), self._compare_factor)
         self.case = f"{self._describe_grid(order, axes)}, the usual limits"
-        self._run(axes, order, members, "SGD", dict(interval=1), shapes, [self._of(kind, shapes, members) for kind in 12 * "0" + 27 * "x"])
+        self._run(order, axes, dict(interval=1), self._pattern(12 * "0" + 27 * "x", shapes), self._compare_factor)
         return self
 
-    def _of(self, kind: str, shapes: list[tuple[int, ...]], members: list[int]) -> Step:
-        """A good step ("."), one with an overflow on some rank ("x"), or one whose gradients are all zero ("0")."""
-        step = Step(self._draw(shapes), unscale=int(self.random.integers(2)))
-        if kind == "0":
-            step.grads = [[np.zeros_like(g) for g in own] for own in step.grads]
-        if kind == "x":
-            step.grads[int(self.random.choice(members))][0].flat[0] = np.inf
-        return step
+    def _pattern(self, kinds: str, shapes: list[tuple[int, ...]]) -> list[Step]:
+        """Good steps ("."), steps with an overflow on all ranks ("x"), and steps whose gradients are all zero ("0")."""
+        steps = []
+        for i, kind in enumerate(kinds):
+            step = Step(self._draw(shapes), unscale=i % 2)
+            for own in step.grads:
+                own[0].flat[0] = np.inf if kind == "x" else 1.0
+                own[:] = [np.zeros_like(g) for g in own] if kind == "0" else own
+            steps.append(step)
+        return steps
 
     def _grid(self, axes: tuple[int, ...]) -> tuple[list[int], list[int]]:
         """The order of the ranks in a grid, and the ranks in it."""
@@ -160,16 +163,11 @@ class ScalerCheck(GroupCheck):
         return f"the grid {np.reshape(order, axes).tolist()}"
 
     def _run(
-        self,
-        axes: tuple[int, ...],
-        order: list[int],
-        members: list[int],
-        optimizer: str,
-        settings: dict,
-        shapes: list[tuple[int, ...]],
-        steps: list[Step],
+        self, order: list[int], axes: tuple[int, ...], settings: dict, steps: list[Step], compare: Callable, optimizer: str = "SGD"
     ) -> None:
-        """Have the ranks take these steps, and compare."""
+        """Have the ranks of a grid, and each one outside by itself, take these steps; `compare` each with what it should be."""
+        members = sorted(order)
+        shapes = next([g.shape for g in own] for own in steps[-1].grads)
         values = self._draw(shapes)
         groups = [members, *([r] for r in range(4) if r not in members)]
         wants: dict[int, list] = {}
@@ -183,9 +181,11 @@ class ScalerCheck(GroupCheck):
         answers = self.ranks.call(call_scaler, given, show=self.show)
         what = self.case
         for r, found in enumerate(answers):
+            held = values[r]
             for k, (got, want) in enumerate(zip(found, wants[r], strict=True)):
                 self.case = f"step {k + 1} on {what}"
-                self._compare(got, want, r, steps[k])
+                compare(got, want, r, moved=any(np.any(a != b) for a, b in zip(held, got[3], strict=True)))
+                held = got[3]
             most = STEP_BYTES * len(axes) * len(steps)
             self.sent(
                 self.ranks.traffic[r], most, name=f"{len(steps)} steps", rank=r, cause="gradients that are sent; one number is enough"
@@ -223,43 +223,54 @@ class ScalerCheck(GroupCheck):
                 data = [p.data.copy() for p in parameters[r]]
                 wants[r].append((finite, norm, float(own[r]), grads[r], data, before, reference.factor))
 
-    def _compare(self, got: tuple, want: tuple, r: int, step: Step) -> None:
-        """Compare a step on rank r."""
-        norms, grads, taken, data, factor = got
-        finite, norm, own, unscaled, params, before, after = want
+    def _compare_values(self, got: tuple, want: tuple, r: int, moved: bool) -> None:
+        """Compare norms, gradients and parameters on rank r."""
+        norms, grads, _, data, _ = got
+        finite, norm, own, unscaled, params, before, _ = want
+        self._compare_decision(got, want, r, moved=finite)
         for norm_got in norms:
-            if not isinstance(norm_got, (int, float, np.floating)):
-                self.fail(f"unscale on rank {r} must return a number; got {type(norm_got).__name__}", "a missing return")
-            if np.isfinite(norm_got) != finite:
+            instead = {"the norm of this rank's gradients alone": [own], "the norm of the scaled gradients": [norm * before]}
+            instead |= {"its square": [norm * norm], "the norm, divided by the factor twice": [norm / before]}
+            known = {what: np.asarray(value) for what, value in instead.items()}
+            cause = "norms that are added up (add squares), a sum along one axis only, or one that counts ranks twice"
+            self.numbers(norm_got, [norm], name="the norm that unscale returns", rank=r, rtol=1e-5, instead=known, cause=cause)
+        for p, (grad, wanted) in enumerate(zip(grads if norms else unscaled, unscaled, strict=True)):
+            name = f"the gradient of parameter {p}, after unscale,"
+            if wanted is None or grad is None:
+                if wanted is not grad:
+                    self.fail(f"{name} on rank {r} is {'not None' if wanted is None else 'None'}", "a gradient that is made or dropped")
+                continue
+            instead = {"still scaled": wanted * np.float32(before), "divided twice": wanted / np.float32(before)}
+            self.array(grad, wanted, name=name, rank=r, rtol=1e-6, instead=instead)
+        for p, (values, wanted) in enumerate(zip(data, params, strict=True)):
+            cause = "gradients that are not divided by the factor, or twice; clipping before the division, or by this rank's norm"
+            scale = max(1.0, float(np.abs(wanted).max()))
+            self.array(values, wanted, name=f"parameter {p}, after step,", rank=r, rtol=2e-5, scale=scale, cause=cause)
+
+    def _compare_decision(self, got: tuple, want: tuple, r: int, moved: bool) -> None:
+        """Compare whether rank r has seen an overflow, and whether it has taken the step, so that its parameters have moved."""
+        norms, _, taken, *_ = got
+        finite = want[0]
+        for norm in norms:
+            if not isinstance(norm, (int, float, np.floating)):
+                self.fail(f"unscale on rank {r} must return a number; got {type(norm).__name__}", "a missing return")
+            if np.isfinite(norm) != finite:
                 saw = "is finite, though a rank has a gradient that is not" if not finite else "is not finite, though all gradients are"
                 cause = "the norm of this rank only, or of one axis only" if not finite else "squares that are added up in float32"
                 self.fail(f"the norm that unscale returns on rank {r} {saw}", cause)
-            if finite:
-                instead = {"the norm of this rank's gradients alone": [own], "the norm of the scaled gradients": [norm * before]}
-                instead |= {"its square": [norm * norm], "the norm, divided by the factor twice": [norm / before]}
-                known = {what: np.asarray(value) for what, value in instead.items()}
-                cause = "norms that are added up (add squares), a sum along one axis only, or one that counts ranks twice"
-                self.numbers(norm_got, [norm], name="the norm that unscale returns", rank=r, rtol=1e-5, instead=known, cause=cause)
-        if norms and finite:
-            for p, (grad, wanted) in enumerate(zip(grads, unscaled, strict=True)):
-                name = f"the gradient of parameter {p}, after unscale,"
-                if wanted is None or grad is None:
-                    if wanted is not grad:
-                        self.fail(f"{name} on rank {r} is {'not None' if wanted is None else 'None'}", "a gradient that is made or dropped")
-                    continue
-                instead = {"still scaled": wanted * before, "divided twice": wanted / before}
-                self.array(grad, wanted, name=name, rank=r, rtol=1e-6, instead=instead)
         if not isinstance(taken, (bool, np.bool_)):
             self.fail(f"step on rank {r} must return True or False; got {type(taken).__name__}", "a missing return")
         if bool(taken) != finite:
             said = "took a step, though a rank has an overflow" if taken else "skipped a step, though no rank has an overflow"
             cause = "a decision by this rank's gradients alone, or by those of one axis" if taken else "an overflow of an earlier step"
             self.fail(f"rank {r} {said}", cause)
-        for p, (values, wanted) in enumerate(zip(data, params, strict=True)):
-            cause = "gradients that are not divided by the factor, or twice; clipping before the division, or by this rank's norm"
-            cause = cause if finite else "an optimizer that steps in spite of the overflow"
-            scale = max(1.0, float(np.abs(wanted).max()))
-            self.array(values, wanted, name=f"parameter {p}, after step,", rank=r, rtol=2e-5, scale=scale, cause=cause)
+        if moved != finite:
+            said = "have changed in a step that was skipped" if moved else "have not changed in a step that was taken"
+            self.fail(f"the parameters on rank {r} {said}", "an optimizer that is called in the wrong case")
+
+    def _compare_factor(self, got: tuple, want: tuple, r: int, moved: bool) -> None:
+        """Compare the factor on rank r."""
+        factor, (before, after) = got[-1], want[-2:]
         if not isinstance(factor, (int, float, np.floating)) or float(factor) != after:
             shown = f"is {factor}, expected {after:g} (before: {before:g})" if self.show else "is wrong"
             cause = "good steps that are not counted anew after an overflow or a doubling; limits; or ranks that decide on their own"
