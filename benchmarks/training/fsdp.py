@@ -1,4 +1,5 @@
 """Fully sharded data parallel on 4 ranks: memory that a rank keeps, and time of a step, against plain data parallel; part 26's solution.
+And the bytes that a step sends in bfloat16, against float32: a gather, a reduction and the loss scaler of part 31's solution.
 
 A GPT of 8 blocks of width 256 (6.4 million parameters), float32, Adam, 128 positions, one text per rank. Kept memory: parameters,
 gradients and moments between steps, by tracemalloc, against four times the model. In a step, plain data parallel computes each
@@ -43,8 +44,30 @@ def measure(folder: str) -> None:
         optimizers[i].step()
 
     taken = [[mpi.seconds(lambda i=i: step(i)) for i in (0, 1)] for _ in range(TURNS + 2)][2:]
+    bits = bytes_of_step("bfloat16", comm, folder) / bytes_of_step("float32", comm, folder)
     if comm.Get_rank() == 0:
-        print(json.dumps([[kept], [sharded / plain for sharded, plain in taken]]))
+        print(json.dumps([[kept], [sharded / plain for sharded, plain in taken], [bits]]))
+
+
+def bytes_of_step(dtype: str, comm: object, folder: str) -> float:
+    """Bytes on the wire that this rank sends in a step with gathers and reductions in a format."""
+    from course_lib import students, traffic
+    from course_lib.autograd import Adam, Parameter
+    from course_lib.gpt.fsdp import FlatModel
+
+    functions = students.load(folder)
+    gather_as, reduce_as, scaler_of = (students.get(functions, name) for name in ("gather_as", "reduce_as", "LossScaler"))
+    model = FlatModel(comm, dtype)
+    master, scaler = Parameter(model.shard()), scaler_of([comm])
+    optimizer = Adam([master])
+    traffic.reset()
+    model.set(gather_as(master.data, dtype, comm))
+    scaler.scale(model.loss(0)).backward()
+    master.grad = reduce_as(model.gradient(), dtype, comm)
+    if not scaler.step(optimizer):
+        raise RuntimeError(f"a step in {dtype} was skipped.")
+    scaler.update()
+    return sum(entry.wire for entry in traffic.entries())
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
@@ -52,9 +75,10 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)
-        kept, step = mpi.run(4, __name__, folder)
+        kept, step, bits = mpi.run(4, __name__, folder)
     yield "fsdp-kept-4-ranks/unsharded", kept, 0.30
     yield "fsdp-step-4-ranks/data-parallel", step, 1.5
+    yield "fsdp-bytes-of-a-step-bfloat16/float32", bits, 0.55
 
 
 if __name__ == "__main__":

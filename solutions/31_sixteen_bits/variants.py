@@ -402,6 +402,12 @@ class LossScaler__first_axis:
 
 
 @loses(8)
+@changes("for axis in self.comms:", "for axis in [everyone]:")
+class LossScaler__asks_everyone:
+    """Asks all ranks, also those that are not in the grid."""
+
+
+@loses(8)
 @changes(
     AXES,
     """
