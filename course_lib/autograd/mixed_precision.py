@@ -2,7 +2,7 @@
 
 Values are computed in float32, as the sums of a matrix product are on a GPU. NumPy has no bfloat16: its bit patterns travel as uint16. They
 are the upper halves of float32's, so bfloat16 has float32's range, and 8 significant bits; float16 has 11 (Micikevicius et al., 2018,
-"Mixed precision training"; Kalamkar et al., 2019, "A study of BFLOAT16 for deep learning training", section 3).
+"Mixed precision training"; Kalamkar et al., 2019, "A study of BFLOAT16 for deep learning training").
 """
 
 from __future__ import annotations

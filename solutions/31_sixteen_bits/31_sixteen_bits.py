@@ -76,7 +76,7 @@ def gather_as(shard, dtype, comm):
     Returns
     -------
     numpy.ndarray
-        float32, (n * length,): the n shards in rank order, rounded to `dtype`; a new array.
+        float32, (n * length,), a new array: the ranks' shards, rounded, in rank order.
     """
     ### BEGIN SOLUTION
     mine = encode(shard, dtype)

@@ -1,7 +1,8 @@
 """Data parallel training whose gradients are sent as blocks of int8, with error feedback.
 
-Seide et al., 2014, "1-bit stochastic gradient descent", section 3.2: what is rounded away is added to the next gradient. The all-reduce is
-an all-to-all of the ranks' parts, a sum in float32, and an all-gather of the rounded means, as each rank can only add up decoded values.
+What is rounded away is added to the next gradient (Seide et al., 2014, "1-bit stochastic gradient descent and its application to
+data-parallel distributed training of speech DNNs"). The all-reduce is an all-to-all of the ranks' parts, a sum in float32, and an
+all-gather of the rounded means, as only decoded values can be added up.
 """
 
 from __future__ import annotations
