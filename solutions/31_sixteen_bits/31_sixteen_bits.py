@@ -162,8 +162,8 @@ class LossScaler:
     Parameters
     ----------
     comms : list of Communicator
-        This rank's group along each axis of the grid. Each rank's gradients are its part
-        of one vector; no two ranks have the same part.
+        This rank's group along each axis of the grid. Each rank's gradients are its
+        part of one vector; no two ranks have the same part.
     factor : float
         At first; a power of two. The attribute ``factor`` is the current one.
     interval : int
@@ -175,7 +175,7 @@ class LossScaler:
     scale(loss)
         Return the loss, a Tensor, times the factor.
     unscale(optimizer)
-        Divide the gradients of ``optimizer.params`` by the factor, once a step: a second
+        Divide the gradients of ``optimizer.params`` by the factor, once a step: another
         call changes nothing. One may be None. Return the norm of all ranks' unscaled
         gradients, a float: inf or NaN if any rank has an overflow, and only then.
     step(optimizer, most=np.inf)
@@ -183,14 +183,14 @@ class LossScaler:
         False. Otherwise scale gradients down to the norm `most`, if theirs is larger,
         call ``optimizer.step()``, and return True.
     update()
-        After step: halve the factor if there was an overflow; double it after `interval`
-        steps in a row without one, and count anew. Keep it within the limits.
+        After step: halve the factor if there was an overflow; double it after
+        `interval` steps in a row without one, and count anew. Keep it within limits.
     """
 
     def __init__(self, comms, factor=2.0**16, interval=2000, limits=(1.0, 2.0**24)):
         ### BEGIN SOLUTION
-        self.comms, self.factor, self.interval, self.limits = comms, factor, interval, limits
-        self.good, self.norm = 0, None
+        self.comms, self.factor, self.good = comms, factor, 0
+        self.interval, self.limits, self.norm = interval, limits, None
 
     def scale(self, loss):
         return loss * self.factor
