@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from course_lib import traffic as counting
-from course_lib.plots.figures import INK, MEMORY_STYLES, Picture, new_figure, on_slides
+from course_lib.plots.figures import INK, MEMORY_STYLES, MISSING, PALE, Picture, new_figure, on_slides
 from course_lib.utils import wording
 
 BYTE_FORMATTERS = {"bytes": wording.size, "memory": wording.memory}
@@ -228,12 +228,12 @@ def magnitudes(values: dict[str, np.ndarray], title: str) -> Picture:
         lost = 100 * np.mean(found < FLOAT16_SMALLEST - 1) if found.size else 0.0
         coarse = 100 * np.mean((found >= FLOAT16_SMALLEST - 1) & (found < FLOAT16_NORMAL)) if found.size else 0.0
         beyond = 100 * np.mean(found >= FLOAT16_LARGEST) if found.size else 0.0
-        for begin, end, fill, words in (
-            (low, FLOAT16_SMALLEST - 1, "#D55E00", f"0 in float16\n{lost:.0f} %"),
-            (FLOAT16_SMALLEST - 1, FLOAT16_NORMAL, "#E69F00", f"fewer bits\n{coarse:.0f} %"),
-            (FLOAT16_LARGEST, high, "#D55E00", f"inf\n{beyond:.0f} %"),
+        for begin, end, hatch, words in (
+            (low, FLOAT16_SMALLEST - 1, MISSING, f"0 in float16\n{lost:.0f} %"),
+            (FLOAT16_SMALLEST - 1, FLOAT16_NORMAL, "", f"fewer bits\n{coarse:.0f} %"),
+            (FLOAT16_LARGEST, high, MISSING, f"inf\n{beyond:.0f} %"),
         ):
-            axis.axvspan(begin, end, color=fill, alpha=0.25, linewidth=0)
+            axis.axvspan(begin, end, 0, 0.8, facecolor="none" if hatch else PALE, hatch=hatch, edgecolor="#BBBBBB", linewidth=0, zorder=0)
             axis.text((begin + end) / 2, 0.98, words, transform=axis.get_xaxis_transform(), ha="center", va="top", fontsize=8, color=INK)
         axis.set_title(name, fontsize=11, color=INK)
         axis.set(xlabel="log2 of the magnitude", xlim=(low, high))

@@ -1,10 +1,16 @@
+# %% Draw the formats after="# 31 Sixteen bits" tags=["given"]
+# Draw the formats
+exponents = np.arange(-40, 24)
+bits = {"float32": np.full(64, 24), "bfloat16": np.full(64, 8), "float16": np.where(exponents > 15, 0, np.clip(exponents + 25, 0, 11))}
+plots.lines(bits, "What each format keeps of a number", "log2 of its magnitude", "significant bits", exponents)
+
 # %% [markdown] after="# 31 Sixteen bits" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
-# answer. The trainings take a few seconds each.
+# answer. The trainings take a few seconds each. The picture has the whole part in it: float16 keeps more bits, but only in the middle.
 
 # %% [markdown] after="## A worked example: what fits into 16 bits" tags=["notes"]
-# Draw both on the board: one sign bit; float16 has 5 bits of exponent and 10 of fraction, bfloat16 8 and 7, and the leading 1 is not
-# stored. Ask which one has float32's exponent. Then let the room guess the five numbers, in both formats.
+# One sign bit each; float16 has 5 bits of exponent and 10 of fraction, bfloat16 8 and 7, and the leading 1 is not stored. Find both in the
+# picture on the first slide. Then let the room guess the five numbers, in both formats.
 
 # %% [markdown] after="Round some numbers" tags=["notes"]
 # Read it column by column. 2049 is 2048 in both: float16 has 11 bits, which ends at 2048. 70,000 is infinite in float16, and 1e-8 is zero;
