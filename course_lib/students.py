@@ -51,6 +51,9 @@ NOTEBOOKS = {
     "FullyShardedDataParallel": ("26_fsdp", TRANSFORMER_FILE),
     "save": ("27_checkpoint", TRANSFORMER_FILE),
     "load": ("27_checkpoint", TRANSFORMER_FILE),
+    "gather_as": ("31_sixteen_bits", TRANSFORMER_FILE),
+    "reduce_as": ("31_sixteen_bits", TRANSFORMER_FILE),
+    "LossScaler": ("31_sixteen_bits", TRANSFORMER_FILE),
 }
 
 

@@ -22,6 +22,7 @@ SAMPLE = {
     "21_tensor_parallel": ["own_largest", "local_labels", "of_logs"],
     "26_fsdp": ["replaces", "not_freed_forward", "all_reduced_norms"],
     "27_checkpoint": ["no_barrier", "rounded_down", "by_pathlib"],
+    "31_sixteen_bits": ["sums_in_16_bits", "diagonal_unheard", "by_a_ring"],
 }
 
 
