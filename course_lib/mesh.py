@@ -107,6 +107,51 @@ class Mesh:
         return next(group for group in self.groups(axis) if rank in group)
 
 
+class RankMesh(Mesh):
+    """A grid of running ranks, as one of them sees it; collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        As many ranks as the grid has, in its order.
+    **axes : int
+        As for `Mesh`.
+
+    Attributes
+    ----------
+    comm : Communicator
+    rank : int
+        This rank's number in the grid.
+
+    Raises
+    ------
+    ValueError
+        The communicator has another number of ranks than the grid.
+    """
+
+    def __init__(self, comm: object, **axes: int):
+        super().__init__(**axes)
+        if comm.Get_size() != self.size:
+            raise ValueError(f"RankMesh: {Mesh(**self.shape)!r} has {self.size} ranks, but the communicator has {comm.Get_size()}.")
+        self.comm, self.rank = comm, comm.Get_rank()
+        self._along = {axis: comm.Split(color=self.group(axis, self.rank)[0], key=self.rank) for axis in self.shape}
+
+    def along(self, axis: str) -> object:
+        """Communicator of this rank's group along an axis: the ranks that differ from it only in this coordinate.
+
+        Raises
+        ------
+        ValueError
+            There is no such axis.
+        """
+        self.groups(axis)
+        return self._along[axis]
+
+    def coordinate(self, axis: str, rank: int | None = None) -> int:
+        """Coordinate of a rank, by default this one, along an axis."""
+        return self.coordinates(self.rank if rank is None else rank)[list(self.shape).index(axis)]
+
+
 def grids(size: int) -> list[Mesh]:
     """List every grid of data and model parallel ranks with this many ranks.
 

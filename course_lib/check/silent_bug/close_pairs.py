@@ -1,0 +1,87 @@
+"""Pairs of arrays that are the same sums up to rounding, and pairs that are not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from course_lib.check.silent_bug.model import weighted_sum
+from course_lib.gpt.silent_bugs import rounded
+
+
+class Pair(NamedTuple):
+    """Two arrays, and whether rounding explains how they differ.
+
+    Attributes
+    ----------
+    name : str
+    a, b : numpy.ndarray
+    dtype : str
+        Format of the terms and of each partial sum.
+    terms : int
+        Number of terms in each sum.
+    close : bool
+    """
+
+    name: str
+    a: np.ndarray
+    b: np.ndarray
+    dtype: str
+    terms: int
+    close: bool
+
+
+def draw_pairs(random: np.random.Generator) -> list[Pair]:
+    """Draw pairs of all kinds."""
+    found = []
+    for dtype, terms in (("float64", 200), ("float64", 6), ("float32", 300), ("float32", 5), ("float16", 12), ("bfloat16", 8)):
+        found += _pairs(random, dtype, terms)
+    for terms in (2_000, 20_000):  # so many terms that the errors add up to more than a few units of the last place
+        x = rounded(random.uniform(0.5, 1.5, (terms, 12)), "float32")
+        found.append(Pair("many terms", np.cumsum(x, axis=0, dtype=np.float32)[-1], x.sum(axis=0), "float32", terms, True))
+        found.append(Pair("many terms, a factor", x.sum(axis=0) * np.float32(1.2), x.sum(axis=0), "float32", terms, False))
+    zero = np.zeros(5)
+    big = random.standard_normal((100, 100))
+    other = big.copy()
+    other[tuple(random.integers(100, size=2))] += 3.0
+    found += [
+        Pair("nothing but zeros", zero, zero.copy(), "float64", 10, True),
+        Pair("no numbers", np.zeros((0, 3)), np.zeros((0, 3)), "float64", 10, True),
+        Pair("a copy", big, big.copy(), "float64", 1, True),
+        Pair("zeros", zero + 1e-9, zero, "float32", 10, False),
+        Pair("one element of many", rounded(other, "float16"), rounded(big, "float16"), "float16", 4, False),
+        Pair("other shapes", np.ones((3, 4)), np.ones((4, 3)), "float64", 4, False),
+        Pair("a shape that broadcasts", np.ones((1, 4)), np.ones((3, 4)), "float64", 4, False),
+        Pair("infinite", np.array([np.inf, 1.0]), np.array([np.inf, 2.0]), "float64", 4, False),
+        Pair("one infinite", np.array([np.inf, 1.0]), np.array([1.0, 1.0]), "float32", 4, False),
+    ]
+    return found
+
+
+def _pairs(random: np.random.Generator, dtype: str, terms: int) -> list[Pair]:
+    """Sums of random terms in two orders, and such with a bug; small and large ones, some of whose values nearly cancel."""
+    found, ones = [], np.ones(terms)
+    for scale in (1e-6, 1.0, 1e4) if dtype != "float16" else (1e-2, 1.0, 1e2):
+        x = random.standard_normal((terms, 30)) * scale
+        x[-1, :3] = -x[:-1, :3].sum(axis=0) * (1 + 1e-3 * random.standard_normal(3))  # three sums are nearly 0
+        x = rounded(x, dtype)
+        a = weighted_sum(x, ones, dtype)
+
+        def add(name: str, b: np.ndarray, close: bool, a: np.ndarray = a) -> None:
+            found.append(Pair(name, a, np.asarray(rounded(b, dtype)), dtype, terms, close))
+
+        add("another order", weighted_sum(x, ones, dtype, random.permutation(terms)), True)
+        add("exact, then rounded", x.sum(axis=0, dtype=np.float64), True)
+        add("a factor", a * 1.5, False)
+        add("the other sign", -a, False)
+        add("another order of the values", np.roll(a, 1), False)
+        add("terms are missing", x[: terms // 2].sum(axis=0, dtype=np.float64), False)
+        with_nan = a.astype(np.float64)
+        with_nan[int(random.integers(30))] = np.nan
+        add("not a number", with_nan, False)
+        add("not a number in both", with_nan, False, a=np.asarray(rounded(with_nan, dtype)))
+        if dtype in ("float32", "float64"):
+            add("one term is missing", x[1:].sum(axis=0, dtype=np.float64), False)
+            add("a small factor", a * (1.01 if dtype == "float32" else 1 + 1e-8), False)
+    return found

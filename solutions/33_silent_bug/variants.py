@@ -1,0 +1,799 @@
+"""Answers to part 33: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.authoring.answers import changes, loses, right
+
+# What stands in the solutions, and several change.
+BOUND = "4 * terms**0.5 * epsilon(dtype) * largest"
+LARGEST = """
+    largest = max(np.abs(a).max(initial=0), np.abs(b).max(initial=0))
+    return bool((np.abs(a - b) <= 4 * terms**0.5 * epsilon(dtype) * largest).all())
+"""
+FINITE = """
+    if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return False
+"""
+DATA = """
+    data = f"{array.dtype} {array.shape}".encode() + array.tobytes()
+"""
+WHERE = """
+    where = deciding_axis(wrong, mesh)
+"""
+FIRST = """
+        if wrong:
+            break
+    else:
+        return None
+"""
+SUMS = """
+            total = [sum(have[m] for m in mesh.group(axis, r)) for r in everywhere]
+"""
+SHARD = """
+    if split and all(any(close(have, {r: part}, [r]) for part in want) for r in wrong):
+        return Finding(name, split[0], "wrong shard")
+"""
+STALE = """
+    if close(have, parts_of(step(previous, None)[name], split, mesh), wrong):
+        return Finding(name, where, "stale")
+"""
+LAST = """
+    return Finding(name, where, "some samples" if close(have, fitted, wrong) else "other")
+"""
+DIVIDE = """
+    for p in model.parameters():
+        p.grad /= len(micro_batches)
+"""
+
+
+@loses(20)
+@changes(..., "\n    return bool(a.shape == b.shape and np.allclose(a, b))\n")
+def close_enough__allclose():
+    """NumPy's default tolerances."""
+
+
+@loses(20)
+@changes(BOUND, "1e-6 * largest")
+def close_enough__fixed():
+    """One tolerance for all dtypes."""
+
+
+@loses(20)
+@changes(LARGEST, "    return bool((np.abs(a - b) <= 4 * terms**0.5 * epsilon(dtype) * np.maximum(np.abs(a), np.abs(b))).all())\n")
+def close_enough__each_element():
+    """Relative to each element."""
+
+
+@loses(6)
+@changes(BOUND, "4 * epsilon(dtype) * largest")
+def close_enough__without_terms():
+    """Forgets how many terms there are."""
+
+
+@loses(6)
+@changes(BOUND, "terms**2 * epsilon(dtype) * largest")
+def close_enough__squared():
+    """Far more than rounding explains."""
+
+
+@loses(6)
+@changes(LARGEST, "    return bool(np.linalg.norm(a - b) <= 4 * terms**0.5 * epsilon(dtype) * np.linalg.norm(b))\n")
+def close_enough__norm():
+    """The norm of the difference: a few wrong elements among many do not show."""
+
+
+@loses(6)
+@changes("(np.abs(a - b) <=", "(np.abs(a - b).mean() <=", "* largest).all())", "* largest))")
+def close_enough__mean():
+    """The mean of the differences."""
+
+
+@loses(14)
+@changes(
+    FINITE,
+    """
+    if a.shape != b.shape:
+        return False
+""",
+    "bool((np.abs(a - b) <= 4 * terms**0.5 * epsilon(dtype) * largest).all())",
+    "not (np.abs(a - b) > 4 * terms**0.5 * epsilon(dtype) * largest).any()",
+)
+def close_enough__nan():
+    """A value that is not a number is not too large."""
+
+
+@loses(6)
+@changes("a.shape != b.shape or ", "")
+def close_enough__broadcasts():
+    """Forgets the shapes."""
+
+
+@loses(20)
+@changes("epsilon(dtype) * largest", "np.finfo(dtype).eps * largest")
+def close_enough__finfo():
+    """NumPy knows no bfloat16."""
+
+
+@loses(14)
+@changes("    a, b = a.astype", "    eps = np.finfo(a.dtype).eps\n    a, b = a.astype", "epsilon(dtype)", "eps")
+def close_enough__dtype_of_the_array():
+    """The format of the array, in which numbers of a smaller format are kept."""
+
+
+@loses(20)
+@changes(BOUND, BOUND + " + 1e-8")
+def close_enough__absolute():
+    """With an absolute tolerance, too."""
+
+
+@loses(20)
+@changes(..., "\n    return True\n")
+def close_enough__always():
+    """Always."""
+
+
+@loses(20)
+@changes(..., "\n    return False\n")
+def close_enough__never():
+    """Never."""
+
+
+@loses(6)
+@changes("np.abs(a - b) <=", "np.abs(np.sort(a, axis=None) - np.sort(b, axis=None)) <=")
+def close_enough__sorted():
+    """In any order."""
+
+
+@right
+@changes(BOUND, "terms * epsilon(dtype) * largest")
+def close_enough__worst_case():
+    """All errors in one direction."""
+
+
+@right
+@changes(BOUND, "(2 + 6 * np.sqrt(terms)) * epsilon(dtype) * largest")
+def close_enough__another_constant():
+    """Another constant."""
+
+
+@right
+@changes(
+    ...,
+    """
+    if a.shape != b.shape:
+        return False
+    eps = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    a, b = a.ravel().tolist(), b.ravel().tolist()
+    largest = max(map(abs, a + b), default=0.0)
+    for x, y in zip(a, b, strict=True):
+        if not abs(x - y) <= 3 * terms**0.5 * eps * largest or abs(x) == float("inf") or x != x:
+            return False
+    return True
+""",
+)
+def close_enough__in_a_loop():
+    """One element after the other."""
+
+
+@loses(4)
+@changes(DATA, "    data = array.tobytes()\n")
+def same_on__values_only():
+    """Forgets shape and dtype."""
+
+
+@loses(4)
+@changes("{array.dtype} {array.shape}", "{array.shape}")
+def same_on__without_dtype():
+    """Forgets the dtype."""
+
+
+@loses(4)
+@changes("{array.dtype} {array.shape}", "{array.dtype} {array.size}")
+def same_on__without_shape():
+    """Forgets the shape."""
+
+
+@loses(4)
+@changes("mesh.along(axis)", "mesh.comm")
+def same_on__all_ranks():
+    """All ranks of the mesh."""
+
+
+@loses(4)
+@changes("mesh.along(axis)", "everyone")
+def same_on__the_world():
+    """All ranks there are."""
+
+
+@loses(4)
+@changes("mesh.along(axis)", "mesh.along(next(iter(mesh.shape)))")
+def same_on__the_first_axis():
+    """Always the first axis."""
+
+
+@loses(4)
+@changes("hashlib.sha256(data).digest()", "np.int64(hash(data)).tobytes()")
+def same_on__pythons_hash():
+    """Python's hash, which differs between processes."""
+
+
+@loses(4)
+@changes(DATA, '    data = f"{array.dtype} {array.shape} {array.sum()}".encode()\n')
+def same_on__sum():
+    """A sum instead of a digest."""
+
+
+@loses(4)
+@changes("array.tobytes()", "np.sort(array, axis=None).tobytes()")
+def same_on__sorted():
+    """The values in any order."""
+
+
+@loses(4)
+@changes("array.tobytes()", 'array.tobytes(order="A")')
+def same_on__order_in_memory():
+    """The bytes as they lie in memory."""
+
+
+@loses(4)
+@changes("array.tobytes()", "np.round(array, 6).tobytes()")
+def same_on__rounded():
+    """Rounded first."""
+
+
+@loses(4)
+@changes(
+    ...,
+    """
+    comm = mesh.along(axis)
+    mine = np.ascontiguousarray(array)
+    every = np.empty((comm.Get_size(), *mine.shape), mine.dtype)
+    comm.Allgather(mine, every)
+    return bool(np.all(every == mine))
+""",
+)
+def same_on__gathers():
+    """Sends whole arrays."""
+
+
+@loses(4)
+@changes("return bool((every == mine).all())", "return bool((every[0] == mine).all())")
+def same_on__as_the_first():
+    """Each rank compares with the first one only."""
+
+
+@loses(4)
+@changes("return bool((every == mine).all())", "(every == mine).all()")
+def same_on__no_return():
+    """Returns nothing."""
+
+
+@right
+@changes("hashlib.sha256(data).digest()", "hashlib.blake2b(data, digest_size=16).digest()")
+def same_on__another_digest():
+    """Another digest."""
+
+
+@right
+@changes(
+    """
+    every = np.empty((comm.Get_size(), mine.size), np.uint8)
+    comm.Allgather(mine, every)
+    return bool((every == mine).all())
+""",
+    """
+    from mpi4py import MPI
+
+    low, high = np.empty_like(mine), np.empty_like(mine)
+    comm.Allreduce(mine, low, op=MPI.MIN)
+    comm.Allreduce(mine, high, op=MPI.MAX)
+    return np.array_equal(low, high)
+""",
+)
+def same_on__smallest_and_largest():
+    """The smallest and the largest of all digests."""
+
+
+@right
+@changes(
+    """
+    every = np.empty((comm.Get_size(), mine.size), np.uint8)
+    comm.Allgather(mine, every)
+    return bool((every == mine).all())
+""",
+    """
+    first = mine.copy()
+    comm.Bcast(first, root=0)
+    differ, total = np.array([float((first != mine).any())]), np.empty(1)
+    comm.Allreduce(differ, total)
+    return not total[0]
+""",
+)
+def same_on__broadcast():
+    """Compares with the first one, and adds up who differs."""
+
+
+@loses(14)
+@changes(..., "\n    return None\n")
+def compare_with_one_rank__never():
+    """Nobody is ever wrong."""
+
+
+@loses(14)
+@changes(FIRST, "        break\n")
+def compare_with_one_rank__always():
+    """Always finds something."""
+
+
+@loses(14)
+@changes(..., '\n    return Finding(next(iter(step(batches[1], None))), None, "other", None)\n')
+def compare_with_one_rank__always_other():
+    """Always the loss, always of another kind."""
+
+
+@loses(14)
+@changes("    step(previous, mesh)\n", "")
+def compare_with_one_rank__one_step():
+    """Takes no step before."""
+
+
+@loses(6)
+@changes("    for name in got:", "    for name in reversed(got):")
+def compare_with_one_rank__the_last():
+    """The last wrong one."""
+
+
+@loses(6)
+@changes("    for name in got:", "    for name in [n for n in got if n != 'loss']:")
+def compare_with_one_rank__without_the_loss():
+    """Leaves out the loss."""
+
+
+@loses(14)
+@changes(WHERE, "    where = None\n")
+def compare_with_one_rank__nowhere():
+    """Names no axis where all or some ranks are wrong."""
+
+
+@loses(14)
+@changes(WHERE, "    where = deciding_axis(wrong, mesh) or next(iter(mesh.shape))\n")
+def compare_with_one_rank__somewhere():
+    """Names an axis also where all ranks are wrong."""
+
+
+@loses(8)
+@changes('"factor", c)', '"factor", round(c))')
+def compare_with_one_rank__whole_factors():
+    """Takes all factors for whole numbers."""
+
+
+@loses(6)
+@changes("            if c and close(total, [c * array for array in want]):", "            if close(total, want):")
+def compare_with_one_rank__sums_only():
+    """Knows only sums, no means."""
+
+
+@loses(8)
+@changes('return Finding(name, axis, "missing sum", c)', 'return Finding(name, axis, "missing sum", None)')
+def compare_with_one_rank__no_factor_of_a_sum():
+    """Gives no factor for a missing sum."""
+
+
+@loses(6)
+@changes(SUMS, "            total = [sum(have)] * mesh.size\n")
+def compare_with_one_rank__sum_over_all():
+    """Adds up all ranks, whatever the axis."""
+
+
+@loses(6)
+@changes("        if mesh.shape[axis] > 1 and (split is None or axis != split[0]):", "        if axis == 'dp':")
+def compare_with_one_rank__only_dp():
+    """Looks for missing sums on dp only."""
+
+
+@loses(8)
+@changes(SHARD, "")
+def compare_with_one_rank__no_shards():
+    """Does not know wrong shards."""
+
+
+@loses(8)
+@changes(STALE, "")
+def compare_with_one_rank__never_stale():
+    """Does not know stale gradients."""
+
+
+@loses(8)
+@changes(LAST, '    return Finding(name, where, "some samples")\n')
+def compare_with_one_rank__never_other():
+    """What is left must be some samples."""
+
+
+@loses(14)
+@changes(LAST, '    return Finding(name, where, "other")\n')
+def compare_with_one_rank__never_some_samples():
+    """What is left is of another kind."""
+
+
+@loses(14)
+@changes(
+    "        wrong = [r for r in everywhere if not close(have, want, [r])]",
+    "        wrong = [] if close(have, want, [mesh.rank]) else [mesh.rank]",
+)
+def compare_with_one_rank__own_view():
+    """Each rank looks at its own gradient only."""
+
+
+@loses(14)
+@changes("close_enough(a[r], b[r], step.dtype, step.terms)", "np.allclose(a[r], b[r])")
+def compare_with_one_rank__allclose():
+    """Compares with NumPy's tolerances."""
+
+
+@loses(14)
+@changes("close_enough(a[r], b[r], step.dtype, step.terms)", "np.array_equal(a[r], b[r])")
+def compare_with_one_rank__equal():
+    """Demands equal bits."""
+
+
+@loses(8)
+@changes("close_enough(a[r], b[r], step.dtype, step.terms)", 'close_enough(a[r], b[r], "float64", step.terms)')
+def compare_with_one_rank__float64():
+    """Expects float64 always."""
+
+
+@loses(14)
+@changes("held_by_all(got[name], mesh)", "[got[name]] * mesh.size")
+def compare_with_one_rank__no_exchange():
+    """Takes its own array for all ranks'."""
+
+
+@loses(14)
+@changes("    previous, batch = batches", "    previous, batch = batches\n    batch -= batch.mean(axis=0)")
+def compare_with_one_rank__changes_the_batch():
+    """Changes the batch."""
+
+
+@loses(14)
+@changes(
+    WHERE,
+    """
+    where = deciding_axis(wrong, mesh)
+    if len(batch) < mesh.size:
+        return None
+    alone = [step(batch[i : i + 1], None)[name] for i in range(len(batch))]
+    alone = zip(*(parts_of(array, split, mesh) for array in alone), strict=True)
+    fitted = [best_fit(*arrays) for arrays in zip(have, alone, strict=True)]
+    if close(have, fitted, wrong):
+        return Finding(name, where, "some samples")
+""",
+)
+def compare_with_one_rank__samples_first():
+    """Some samples first: a factor, and a mean over a rank's own samples, are weighted sums, too."""
+
+
+@right
+@changes(
+    """
+    alone = [step(batch[i : i + 1], None)[name] for i in range(len(batch))]
+    alone = zip(*(parts_of(array, split, mesh) for array in alone), strict=True)
+    fitted = [best_fit(*arrays) for arrays in zip(have, alone, strict=True)]
+""",
+    """
+    alone = [parts_of(step(batch[[i]], None)[name], split, mesh) for i in range(len(batch))]
+    fitted = list(want)
+    for r in wrong if all(np.isfinite(array).all() for array in have) else []:
+        basis = np.array([parts[r].ravel() for parts in alone], dtype=float).T
+        q, _ = np.linalg.qr(basis)
+        fitted[r] = (q @ (q.T @ have[r].ravel())).reshape(have[r].shape)
+""",
+)
+def compare_with_one_rank__projection():
+    """Projects onto the samples' gradients by itself."""
+
+
+@right
+@changes(
+    "    got, whole, everywhere = step(batch, mesh), step(batch, None), range(mesh.size)",
+    """
+    got, everywhere = step(batch, mesh), range(mesh.size)
+    whole, before = step(batch, None), step(previous, None)
+""",
+    "step(previous, None)[name], split",
+    "before[name], split",
+    WHERE,
+    """
+    where = None
+    for axis in mesh.shape:
+        at = {mesh.coordinate(axis, r) for r in wrong}
+        if len(wrong) < mesh.size and len(wrong) * mesh.shape[axis] == len(at) * mesh.size:
+            where = axis
+""",
+)
+def compare_with_one_rank__axis_by_hand():
+    """Finds the axis by counting, and takes the previous batch's gradients early."""
+
+
+@right
+@changes(
+    SUMS,
+    """
+            mine = np.asarray(have[mesh.rank] + 0.0, order="C")
+            own = np.empty_like(mine)
+            mesh.along(axis).Allreduce(mine, own)
+            total = held_by_all(own, mesh)
+""",
+)
+def compare_with_one_rank__all_reduces():
+    """Adds up the ranks' arrays with an all-reduce."""
+
+
+@loses(3)
+@changes(
+    ...,
+    """
+    loss = 0.0
+    for texts in micro_batches:
+        model.zero_grad()
+        loss += loss_and_backward(model, texts) / len(micro_batches)
+    return loss
+""",
+)
+def accumulate__as_it_was():
+    """The run as it was."""
+
+
+@loses(3)
+@changes(DIVIDE, "")
+def accumulate__a_sum():
+    """The sum of the means."""
+
+
+@loses(3)
+@changes("    model.zero_grad()\n", "")
+def accumulate__keeps_earlier_steps():
+    """Adds to the gradients of earlier steps."""
+
+
+@loses(3)
+@changes("    return loss / len(micro_batches)", "    return loss")
+def accumulate__the_sum_of_losses():
+    """Returns the sum of the losses."""
+
+
+@loses(3)
+@changes("    return loss / len(micro_batches)", "    return loss_and_backward(model, micro_batches[-1])")
+def accumulate__another_backward():
+    """Goes backward once more for the loss."""
+
+
+@loses(3)
+@changes("p.grad /= len(micro_batches)", "p.grad /= 2")
+def accumulate__two():
+    """Always two micro-batches."""
+
+
+@loses(3)
+@changes("p.grad /= len(micro_batches)", "p.grad /= len(micro_batches[0])")
+def accumulate__texts():
+    """Divides by the number of texts."""
+
+
+@loses(3)
+@changes("p.grad /= len(micro_batches)", "p.grad /= len(micro_batches) * everyone.Get_size()")
+def accumulate__and_ranks():
+    """Divides by the number of ranks, too."""
+
+
+@loses(3)
+@changes("for texts in micro_batches)", "for texts in micro_batches[1:])")
+def accumulate__not_the_first():
+    """Forgets the first micro-batch."""
+
+
+@loses(3)
+@changes(
+    ...,
+    """
+    model.zero_grad()
+    loss, count = 0.0, len(micro_batches)
+    for texts in micro_batches:
+        loss += loss_and_backward(model, texts) / count
+        for p in model.parameters():
+            p.grad /= count
+    return loss
+""",
+)
+def accumulate__divides_each_time():
+    """Divides the sum so far after each micro-batch (torchtitan #1733)."""
+
+
+@right
+@changes(
+    ...,
+    """
+    total, losses = None, []
+    for texts in micro_batches:
+        model.zero_grad()
+        losses.append(loss_and_backward(model, texts))
+        grads = [p.grad for p in model.parameters()]
+        total = grads if total is None else [a + b for a, b in zip(total, grads, strict=True)]
+    for p, grad in zip(model.parameters(), total, strict=True):
+        p.grad = grad / len(micro_batches)
+    return float(np.mean(losses))
+""",
+)
+def accumulate__sums_by_hand():
+    """Adds up the micro-batches' gradients itself."""
+
+
+@right
+@changes(
+    ...,
+    """
+    count = len(micro_batches)
+    for p in model.parameters():
+        p.grad = np.zeros_like(p.data)
+    loss = 0.0
+    for i in range(count):
+        loss = loss + loss_and_backward(model, micro_batches[i])
+    for p in model.parameters():
+        p.grad = p.grad * (1 / count)
+    return loss / count
+""",
+)
+def accumulate__begins_with_zeros():
+    """Begins with zeros."""
+
+
+@right
+@changes(
+    ...,
+    """
+    model.zero_grad()
+    losses = []
+    for i, texts in enumerate(micro_batches):
+        losses += [loss_and_backward(model, texts)]
+        for p in model.parameters():
+            if i == len(micro_batches) - 1:
+                p.grad = p.grad / len(micro_batches)
+    return sum(losses) / len(losses)
+""",
+)
+def accumulate__divides_after_the_last():
+    """Divides after the last micro-batch."""
+
+
+@loses(3)
+@changes("summed(dk, comm), comm, 2), own_part(summed(dv, comm)", "dk, comm, 2), own_part(dv")
+def own_gradients__as_it_was():
+    """The run as it was."""
+
+
+@loses(3)
+@changes("own_part(summed(dv, comm), comm, 2)", "own_part(dv, comm, 2)")
+def own_gradients__only_k():
+    """Adds up the gradient of k only."""
+
+
+@loses(3)
+@changes("own_part(summed(dk, comm), comm, 2), own_part(summed(dv, comm), comm, 2)", "summed(dk, comm), summed(dv, comm)")
+def own_gradients__all_positions():
+    """Returns the gradients of all positions."""
+
+
+@loses(3)
+@changes("return dq,", "return summed(dq, comm),")
+def own_gradients__dq_too():
+    """Adds up the gradient of q, too."""
+
+
+@loses(3)
+@changes("own_part(summed(dk, comm), comm, 2)", "own_part(summed(dk, comm), comm, 2) / comm.Get_size()")
+def own_gradients__a_mean():
+    """The mean for k."""
+
+
+@loses(3)
+@changes("summed(dk, comm), comm,", "summed(dk, comm), everyone,")
+def own_gradients__part_of_the_world():
+    """This rank's place among all ranks."""
+
+
+@loses(3)
+@changes("summed(dk, comm)", "summed(dk, everyone)", "summed(dv, comm)", "summed(dv, everyone)")
+def own_gradients__sum_over_the_world():
+    """Adds up all ranks, not only those of the group."""
+
+
+@loses(3)
+@changes(
+    "own_part(summed(dk, comm), comm, 2), own_part(summed(dv, comm), comm, 2)",
+    "own_part(summed(dv, comm), comm, 2), own_part(summed(dk, comm), comm, 2)",
+)
+def own_gradients__exchanged():
+    """k and v exchanged."""
+
+
+@loses(3)
+@changes(
+    "summed(dk, comm)",
+    "summed(own_part(dk, comm, 2), comm)",
+    "own_part(summed(own_part(dk, comm, 2), comm), comm, 2)",
+    "summed(own_part(dk, comm, 2), comm)",
+)
+def own_gradients__part_first():
+    """Takes its own part first, and then adds up parts of different positions."""
+
+
+@loses(3)
+@changes(
+    ...,
+    """
+    def own_sum(array):
+        n, rank = comm.Get_size(), comm.Get_rank()
+        parts = np.split(array, n, axis=2)
+        total = parts[rank].copy()
+        for r in range(n):
+            comm.Send(np.ascontiguousarray(parts[r]), dest=r) if r == (rank + 1) % n != rank else None
+        if n > 1:
+            there = np.empty_like(total)
+            comm.Recv(there, source=(rank - 1) % n)
+            total += there
+        return total
+
+    return dq, own_sum(dk), own_sum(dv)
+""",
+)
+def own_gradients__one_neighbour():
+    """Gets the summand of one neighbour only."""
+
+
+@right
+@changes(
+    ...,
+    """
+    n = comm.Get_size()
+
+    def own_sum(array):
+        parts = np.stack(np.split(array, n, axis=2))
+        total = np.empty_like(parts[0])
+        comm.Reduce_scatter(parts, total)
+        return total
+
+    return dq, own_sum(dk), own_sum(dv)
+""",
+)
+def own_gradients__reduce_scatter():
+    """A reduce-scatter."""
+
+
+@right
+@changes(
+    ...,
+    """
+    n = comm.Get_size()
+    both = np.stack([dk, dv])
+    sent = np.ascontiguousarray(np.moveaxis(both.reshape(*both.shape[:3], n, -1, both.shape[-1]), 3, 0))
+    got = np.empty_like(sent)
+    comm.Alltoall(sent, got)
+    return dq, *got.sum(axis=0)
+""",
+)
+def own_gradients__all_to_all():
+    """An all-to-all, and a sum here."""
+
+
+@right
+@changes(
+    ...,
+    """
+    n, rank = comm.Get_size(), comm.Get_rank()
+    found = [dq]
+    for array in (dk, dv):
+        every = np.empty((n, *array.shape), array.dtype)
+        comm.Allgather(np.ascontiguousarray(array), every)
+        found.append(np.split(every.sum(axis=0), n, axis=2)[rank].copy())
+    return found
+""",
+)
+def own_gradients__gathers():
+    """Gathers all, and adds up."""
