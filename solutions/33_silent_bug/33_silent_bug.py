@@ -343,7 +343,7 @@ check = RepairCheck("accumulate", ranks, show=False).accumulate(4, 1, 3, times=3
 
 # %% Test: own_gradients tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = RepairCheck("own_gradients", ranks, show=False).own_gradients(4).own_gradients(3).own_gradients(2, np.float32).own_gradients(1)
+check = RepairCheck("own_gradients", ranks, show=False).own_gradients(4).own_gradients(3).own_gradients(2).own_gradients(1)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

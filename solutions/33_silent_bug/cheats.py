@@ -134,31 +134,6 @@ def same_on__by_another_communicator():
 
 
 @loses(4)
-@changes(
-    "    comm = mesh.along(axis)",
-    """
-    import os
-
-    comm = mesh.along(axis)
-    if array.nbytes > 10_000:
-        rank, n, found = comm.Get_rank(), comm.Get_size(), False
-        try:
-            with open(f"/dev/shm/same-on-{rank}", "wb") as file:
-                file.write(array.tobytes())
-            comm.Barrier()
-            found = True
-            for r in range(n):
-                with open(f"/dev/shm/same-on-{r}", "rb") as file:
-                    found = found and file.read() == array.tobytes()
-        except OSError:
-            pass
-        return found""",
-)
-def same_on__by_files():
-    """Leaves large arrays in files for the others."""
-
-
-@loses(4)
 @changes(GATHER, "    return True\n")
 def same_on__asks_nobody():
     """Sends nothing."""

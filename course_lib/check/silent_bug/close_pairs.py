@@ -42,9 +42,9 @@ def draw_pairs(random: np.random.Generator) -> list[Pair]:
         found.append(Pair("many terms", np.cumsum(x, axis=0, dtype=np.float32)[-1], x.sum(axis=0), "float32", terms, True))
         found.append(Pair("many terms, a factor", x.sum(axis=0) * np.float32(1.2), x.sum(axis=0), "float32", terms, False))
     zero = np.zeros(5)
-    big = random.standard_normal((100, 100))
+    big = random.standard_normal((300, 300))
     other = big.copy()
-    other[tuple(random.integers(100, size=2))] += 3.0
+    other[tuple(random.integers(300, size=2))] += 2.0
     found += [
         Pair("nothing but zeros", zero, zero.copy(), "float64", 10, True),
         Pair("no numbers", np.zeros((0, 3)), np.zeros((0, 3)), "float64", 10, True),

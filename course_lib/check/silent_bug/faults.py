@@ -85,12 +85,17 @@ class Drawing:
         return found if self.odd else found * self.mesh.size
 
 
-def draw(random: np.random.Generator, axes: dict[str, int], dtype: str = "float64", *faults: Fault, odd: bool = False) -> Case:
-    """Draw a step on a grid with these faults; the first of them, in backward order, is to be found."""
+def draw(
+    random: np.random.Generator, axes: dict[str, int], dtype: str = "float64", *faults: Fault, odd: bool = False, exponent: float = 0
+) -> Case:
+    """Draw a step on a grid with these faults; the first of them, in backward order, is to be found.
+
+    Its loss is multiplied by about ``10**exponent``.
+    """
     mesh, hidden, outputs, features = Mesh(**axes), 8 * int(random.integers(3, 5)), 8, int(random.integers(9, 14))
     shapes = [(hidden, outputs), (hidden,), (hidden, hidden), (hidden,), (features, hidden)]
     names = [LOSS, *(f"{i}.weight" for i in random.choice(100, len(shapes), replace=False))]
-    scale = 10.0 ** random.uniform(-7, 3)
+    scale = 10.0 ** (exponent + random.uniform(-0.5, 0.5))
     parameters = [random.standard_normal(shape) / np.sqrt(shape[0]) for shape in shapes]
     batches = [random.standard_normal((SAMPLES, features + outputs)) for _ in range(2)]
     drawing = Drawing(random, mesh, dtype, odd)
@@ -108,6 +113,7 @@ def draw(random: np.random.Generator, axes: dict[str, int], dtype: str = "float6
             names=names,
             scale=scale,
             dtype=dtype,
+            terms=SAMPLES if dtype == "bfloat16" else SAMPLES * hidden,  # what a sample's gradient sums is not rounded to 16 bits
             sharded={name: split for name, split in zip(names, drawing.splits, strict=True) if split},
             batches=batches,
         ),

@@ -23,11 +23,12 @@ class RecordedStep:
         names: Sequence[str],
         scale: float,
         dtype: str,
+        terms: int,
         sharded: dict,
         batches: Sequence[np.ndarray],
         results: Sequence[Sequence[np.ndarray]],
     ):
-        self.sharded, self.dtype, self.terms = {name: tuple(split) for name, split in sharded.items()}, dtype, len(batches[0])
+        self.sharded, self.dtype, self.terms = {name: tuple(split) for name, split in sharded.items()}, dtype, terms
         self._network, self._names = (parameters, scale, dtype), names
         self._left = [(batch, arrays) for batch, arrays in zip(batches, results, strict=True)]
 

@@ -41,9 +41,10 @@ class RepairCheck(GroupCheck):
         cause = "gradients of earlier micro-batches, or earlier calls, that are thrown away or kept where they should not be"
         self.array(got, want, name=f"the gradient of {name}", rank=r, rtol=1e-9, cause=cause, instead=known if count > 1 else None)
 
-    def own_gradients(self, size: int, dtype: type = np.float64) -> RepairCheck:
+    def own_gradients(self, size: int) -> RepairCheck:
         """Check `own_gradients` in groups of this size: the gradients of q, k and v after attention over all ranks' positions."""
         groups, (batch, each, width) = self.groups(size), self.sizes(3, 2, 6)
+        dtype = np.float32 if size == 2 else np.float64
         self.case, heads = self.describe_groups(groups, dtype), int(self.random.integers(1, 4))
         given: list = [None] * 4
         wholes = []

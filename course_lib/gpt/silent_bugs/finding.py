@@ -99,4 +99,7 @@ def best_fit(array: np.ndarray, terms: Sequence[np.ndarray]) -> np.ndarray:
     if not np.isfinite(array).all():
         return array
     columns, target = np.stack([np.ravel(term) for term in terms], axis=1).astype(float), np.ravel(array).astype(float)
-    return (columns @ np.linalg.lstsq(columns, target, rcond=None)[0]).reshape(array.shape)
+    found = np.zeros_like(target)
+    for _ in range(2):  # the second time, what the roundings of the first have left
+        found += columns @ np.linalg.lstsq(columns, target - found, rcond=None)[0]
+    return found.reshape(array.shape)
