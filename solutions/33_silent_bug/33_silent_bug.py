@@ -38,14 +38,12 @@ words, _ = text.load_and_broadcast(everyone)
 # right. Which ones look suspicious? Write it down.
 
 
-# %% Train them tags=["given"]
+# %% Train them tags=["folded", "slide"]
 def train_run(name, steps):
     return train(looking.start(name, everyone), words, steps)
 
 
 curves = {name: ranks.call(train_run, dict(name=name, steps=80))[0] for name in ("one rank", *"ABCDEF")}
-
-# %% Draw the losses tags=["folded", "slide"]
 plots.losses(curves, "Training loss of six runs with a bug, and of one rank")
 
 # %% [markdown] tags=["slide-50"]
@@ -56,8 +54,9 @@ plots.losses(curves, "Training loss of six runs with a bug, and of one rank")
 
 # %% Add in two orders tags=["slide-50"]
 # %%px --targets 0
-for n, dtype in ((10, "float64"), (1000, "float64"), (10, "float32"), (1000, "float32"), (10, "bfloat16"), (40, "bfloat16")):
-    print(f"{dtype}, {n} terms: {looking.rounding_error(n, dtype):.1f} epsilons of the largest sum")
+for n, dtype in (10, "float64"), (1000, "float64"), (1000, "float32"), (40, "bfloat16"):
+    error = looking.rounding_error(n, dtype)
+    print(f"{dtype}, {n} terms: {error:.1f} epsilons of the largest sum")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: close enough
@@ -133,7 +132,7 @@ SilentBugCheck("same_on", ranks).same().passed()
 for name in "ABCDEF":
     step = looking.start(name, everyone)
     train(step, words, 10)
-    print(f"run {name}: copies that differ:", looking.different_copies(step, same_on)[:2])
+    print(f"run {name}:", looking.different_copies(step, same_on)[:2])
 
 # %% [markdown] tags=["slide"]
 # ## A worked example: a step
@@ -146,7 +145,7 @@ for name in "ABCDEF":
 step, batch = looking.start("one rank", everyone), batch_of(words, 0)
 print(batch.shape, {name: array.shape for name, array in step(batch, None).items()})
 alone = [step(batch[i : i + 1], None)["3.norm.bias"] for i in range(len(batch))]
-print("batch, and mean of its texts:", step(batch, None)["3.norm.bias"][:3], np.mean(alone, axis=0)[:3])
+print(step(batch, None)["3.norm.bias"][:4], np.mean(alone, axis=0)[:4], sep="\n")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: compare with one rank
@@ -217,7 +216,8 @@ def compare_with_one_rank(step, batches, mesh):
     alone = [step(batch[i : i + 1], None)[name] for i in range(len(batch))]
     alone = zip(*(parts_of(array, split, mesh) for array in alone), strict=True)
     fitted = [best_fit(*arrays) for arrays in zip(have, alone, strict=True)]
-    return Finding(name, where, "some samples" if close(have, fitted, wrong) else "other")
+    kind = "some samples" if close(have, fitted, wrong) else "other"
+    return Finding(name, where, kind)
     ### END SOLUTION
 
 
@@ -244,7 +244,8 @@ for name in "ABCDEF":
 
 # %% Read the source tags=["slide-50"]
 # %%px --targets 0
-print(looking.source("accumulate"), looking.source("own_gradients"), looking.source("attend"), sep="\n")
+for name in ("accumulate", "own_gradients", "attend"):
+    print(looking.source(name))
 
 
 # %% Exercise: accumulate tags=["exercise", "slide-50"]
@@ -267,10 +268,9 @@ def accumulate(model, micro_batches):
 # %% Exercise: own_gradients tags=["exercise", "slide-50"]
 # %%px
 def own_gradients(dq, dk, dv, comm):
-    """Return the gradients of this rank's q, k and v, each ``(batch, heads, own, width)``.
+    """Return the gradients of this rank's q, k and v, from what its queries contribute.
 
-    `dk` and `dv` are ``(batch, heads, all, width)``: what this rank's queries contribute
-    to the gradients of all ranks' k and v, in rank order.
+    `dk` and `dv` are ``(batch, heads, all ranks' positions, width)``, in rank order.
     """
     ### BEGIN SOLUTION
     return dq, own_part(summed(dk, comm), comm, 2), own_part(summed(dv, comm), comm, 2)
@@ -283,10 +283,10 @@ RepairCheck("own_gradients", ranks).own_gradients(4).own_gradients(2).passed()
 
 # %% Compare the repaired runs tags=["experiment", "slide-50"]
 # %%px
-for name, repair in dict(C=dict(accumulate=accumulate), D=dict(own_gradients=own_gradients)).items():
-    looking.report(name, everyone, compare_with_one_rank, words, **repair)
+looking.report("C", everyone, compare_with_one_rank, words, accumulate=accumulate)
+looking.report("D", everyone, compare_with_one_rank, words, own_gradients=own_gradients)
 
-# %% Trace a step tags=["experiment", "slide-50"]
+# %% Trace a step tags=["experiment", "skip"]
 # %%px --trace
 # Which exchange is missing in its backward? own_gradients=own_gradients brings it back.
 step = looking.start("D", everyone)

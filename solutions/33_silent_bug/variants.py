@@ -36,7 +36,8 @@ STALE = """
         return Finding(name, where, "stale")
 """
 LAST = """
-    return Finding(name, where, "some samples" if close(have, fitted, wrong) else "other")
+    kind = "some samples" if close(have, fitted, wrong) else "other"
+    return Finding(name, where, kind)
 """
 DIVIDE = """
     for p in model.parameters():
