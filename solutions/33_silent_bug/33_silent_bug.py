@@ -236,7 +236,7 @@ for name in "ABCDEF":
 
 # %% [markdown] tags=["slide-50"]
 # The run that looks worst trains right: only the loss that A shows is wrong. Adam divides a gradient by its own size, so B's factor is gone,
-# as long as nobody clips. D is of kind "other", but the instrument says where to look: which part of that layer's backward comes last?
+# as long as nobody clips. D is of kind "other", but the instrument says where to look: `out` is right, `qkv` is not. What is between them?
 #
 # ## Your turn: two repairs
 #
@@ -296,7 +296,7 @@ results = step(batch_of(words, 0), step.mesh)
 # <details><summary><b>In the wild</b></summary>
 #
 # - A: torchtitan #3280. With tensor and context parallelism, the loss was not summed over cp. Only the number that was shown was wrong.
-# - B: torchtune #2172. On 8 GPUs, gradients were 8 times too large, and the loss curves of wrong and right runs nearly the same.
+# - B: torchtune #2172. On 8 GPUs, the gradient norm was off by a factor of 8, and the loss curves were the same with and without the bug.
 # - C: NeMo Automodel #3530. Pipeline stages set up again between micro-batches threw gradients away; only the gradient norm showed it.
 # - D: Megatron-LM #1464. With context parallelism, dQ, dK and dV were wrong; a list of errors in units of epsilon, by layer, showed where.
 # - E: Megatron-LM #1446. Gradients of the last LayerNorm differed between tensor parallel ranks.

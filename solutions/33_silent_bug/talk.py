@@ -7,30 +7,30 @@
 # the wild" names them.
 
 # %% [markdown] after="Train them" tags=["notes"]
-# It takes a few seconds. Let the room vote: most will accuse A, which shows half of the true loss. Nobody can see the others: B lies exactly on
-# the line of one rank, and C, D, E and F are so near that another seed would make as much of a difference.
+# It takes a few seconds. Let the room vote: most will accuse A, which shows about half of the true loss. B lies on the line of one rank, and C,
+# D, E and F are so near to it that nobody would stop them.
 
 # %% [markdown] after="Train them" tags=["slide"]
 # ## A question for the room
 #
-# One of the six trains exactly as one rank does, and another one has the lowest loss of all honest curves. Is that good news?
+# The loss of run E is lower than that of one rank. Is that good news?
 
 # %% [markdown] tags=["fragment"]
-# A and B train as one rank. A only shows a wrong number. E's loss is a little lower than the right one: its copies have drifted apart, so each
-# tensor parallel rank trains a model of its own, and what is saved will be another one. A low loss proves nothing.
+# No. Its copies have drifted apart, so each tensor parallel rank trains a model of its own, and what is saved will be another one. A low loss
+# proves nothing. And the run that looks worst, A, trains right: it only shows a wrong number.
 
 # %% [markdown] after="## A worked example: what does rounding explain?" tags=["notes"]
 # Let the room guess first: does the difference grow with the number of terms, with its root, or not at all?
 
 # %% [markdown] after="Add in two orders" tags=["notes"]
-# In units of epsilon, the formats behave alike. From 10 to 1,000 terms, the error grows by about the root of a hundred. That is why a
-# tolerance needs both the format and the number of terms.
+# In units of epsilon, the formats behave alike. From 10 to 1,000 terms, the error grows by far less than a hundred, and more than
+# not at all: a tolerance needs the format and the number of terms.
 
 # %% [markdown] after="## Your turn: close enough" tags=["notes"]
 # Point at "largest": a tolerance relative to each element accuses right runs wherever terms cancel. Draw two long arrows that nearly cancel.
 
 # %% [markdown] after="Exercise: close_enough" tags=["notes"]
-# The 4 is room for luck; anything from 2 to about 12 passes the tests. `np.allclose` with its defaults fails them in both directions: gradients
+# The 4 is room for luck; anything from 1.5 to about 12 passes the tests. `np.allclose` with its defaults fails them in both directions: gradients
 # of 1e-9 are all "close" to zero, and bfloat16 never is.
 
 # %% [markdown] after="Exercise: close_enough" tags=["slide-50"]
@@ -71,8 +71,8 @@
 # Remind the room of their votes.
 
 # %% [markdown] after="Compare all runs" tags=["notes"]
-# One line for each run, in less time than a student needs to read it. For D, backward had reached attention of the second block: what comes
-# after is right, and everything before it is polluted. That is why the order of backward matters.
+# One line for each run. For D, everything that backward reached before the attention of the second block is right, and everything after it is
+# polluted. That is why the first wrong one in the order of backward matters.
 
 # %% [markdown] after="Compare all runs" tags=["slide"]
 # ## A question for the room
