@@ -1,3 +1,9 @@
+# ---
+# jupyter:
+#   course:
+#     picture: train-them
+# ---
+
 # %% [markdown] after="# 33 The silent bug" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.

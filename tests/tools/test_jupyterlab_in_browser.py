@@ -159,5 +159,5 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
             page.wait_for_selector("text=the cell was stopped")
             page.click("text=Kernel >> nth=0")
             page.click("text=Shut Down Kernel")
-            page.wait_for_selector("text=The kernel has ended, or is out of reach", timeout=patient(60) * 1000)  # rather than what is no longer true
+            page.wait_for_selector("text=The kernel has ended, or is out of reach", timeout=patient(60) * 1000)
             browser.close()

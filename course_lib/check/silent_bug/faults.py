@@ -63,7 +63,7 @@ class Case:
 
 @dataclass
 class Drawing:
-    """What a case is drawn from: `Case` has the rest."""
+    """The generator and the sizes from which a case is drawn; `Case` has the rest."""
 
     random: np.random.Generator
     mesh: Mesh

@@ -13,7 +13,7 @@ KINDS = ("factor", "missing sum", "wrong shard", "stale", "some samples", "other
 
 
 class Finding(NamedTuple):
-    """What is wrong with a gradient.
+    """A wrong gradient, and how it is wrong.
 
     Attributes
     ----------
