@@ -172,7 +172,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         page.wait_for_function(RUNS)
         assert not page.evaluate("document.querySelectorAll('[data-mime-type*=error], [data-mime-type*=stderr]').length")
         numbers = "[...document.querySelectorAll('.jp-InputPrompt')].map(prompt => prompt.textContent.trim())"  # folded cells have none
-        assert "[3]:" in page.evaluate(numbers), "each once"
+        assert "[4]:" in page.evaluate(numbers), "each once"
 
     def test_an_endless_cell_is_stopped_by_a_key_and_the_talk_goes_on(lecture):
         page = lecture("00_warmup", 1280, 720)
@@ -234,7 +234,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         page = lecture("00_warmup", 1280, 720)
         page.keyboard.press("PageDown")
         page.keyboard.press("PageDown")
-        for turn in (1, 2):
+        for turn in (2, 3):  # the title's picture comes first
             page.keyboard.press("Shift+Enter")
             error = page.wait_for_selector(f"text=/In.{turn}., line/", timeout=90_000)
             page.wait_for_function(RUNS)
