@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from course_lib.plots.figures import ACTIVITY_COLORS
+from course_lib.plots.figures import WORK_COLORS
 from course_lib.sim.schedule.score import BEST, LEADERBOARD_MIME, SPARKLINE_BINS
 from course_lib.utils import wording
 from grading import tables
@@ -63,7 +63,7 @@ def spark(run: dict) -> str:
         above = [min(1.0, a + b) for a, b in zip(below, run["sparkline"][kind], strict=True)]
         edge = [(i * step + dx, HEIGHT * (1 - v)) for i, v in enumerate(above) for dx in (0, step)]
         back = [(i * step + dx, HEIGHT * (1 - v)) for i, v in reversed(list(enumerate(below))) for dx in (step, 0)]
-        shapes.append(f'<polygon fill="{ACTIVITY_COLORS[kind]}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in edge + back)}"/>')
+        shapes.append(f'<polygon fill="{WORK_COLORS[kind]}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in edge + back)}"/>')
         below = above
     title = f"{_sizes(run)}: ranks in forward and in backward, over time"
     return (

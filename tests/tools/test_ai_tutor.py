@@ -18,7 +18,7 @@ def test_make_lab_writes_them(tmp_path, monkeypatch):
 
 
 def test_a_students_server_on_the_hub_writes_them_too(tmp_path):
-    assert "30 new notebooks" in hub.copy_new_notebooks(tmp_path / "work")
+    assert "32 new notebooks" in hub.copy_new_notebooks(tmp_path / "work")
     assert (tmp_path / "work" / "AGENTS.md").exists()
 
 

@@ -73,7 +73,7 @@ def test_every_name_on_a_page_is_a_name_that_the_roster_takes():
             "03: the hole layer",
             "no test 'the hole layer'; its tests: the collected input, the collected output, the whole layer",
         ),
-        ("dropped", "33: x", "there is no part '33'"),
+        ("dropped", "99: x", "there is no part '99'"),
         ("dropped", "00: x", "its tests: none"),
     ],
 )

@@ -170,7 +170,7 @@ def test_dropped_tests_count_neither_here_nor_there(course):
 def test_empty_classes_and_what_cannot_be_read(course, tmp_path, monkeypatch):
     read = course.tables()
     assert read[""] == [] and len(read["canvas"]) == 1 and course.said == []
-    course.roster("id,dropped", "ada,33")
+    course.roster("id,dropped", "ada,99")
     with pytest.raises(roster.RosterError, match="line 2"):
         grades.grades(course.home)
     (tmp_path / "new").mkdir()
