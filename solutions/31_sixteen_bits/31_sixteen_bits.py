@@ -108,8 +108,8 @@ for dtype in "float32", "float16", "bfloat16":
 #
 # In backward, each rank gets the mean of all ranks' gradients for its shard. A sum has the same trouble as a weight: in float16,
 # $2048 + 0.5 + 0.5 + 0.5$ is 2048, and three ranks have worked for nothing. So gradients should *travel* in 16 bits, but be added in float32.
-# A reduce-scatter adds in the dtype in which it sends. `comm.Alltoall(sent, came)` sends part r of `sent` to rank r; `came` has the parts that
-# the ranks have sent here, in rank order.
+# A reduce-scatter adds in the dtype in which it sends. `comm.Alltoall(sent, received)` sends part r of `sent` to rank r; `received` has the
+# parts that the ranks have sent here, in rank order.
 
 
 # %% Exercise: reduce_as tags=["exercise", "slide-50"]
@@ -134,9 +134,9 @@ def reduce_as(gradient, dtype, comm):
     ### BEGIN SOLUTION
     n = comm.Get_size()
     sent = encode(gradient, dtype)
-    came = np.empty_like(sent)
-    comm.Alltoall(sent, came)
-    return decode(came, dtype).reshape(n, -1).sum(axis=0) / np.float32(n)
+    received = np.empty_like(sent)
+    comm.Alltoall(sent, received)
+    return decode(received, dtype).reshape(n, -1).sum(axis=0) / np.float32(n)
     ### END SOLUTION
 
 

@@ -11,8 +11,8 @@ GATHER = """
 """
 EXCHANGE = """
     sent = encode(gradient, dtype)
-    came = np.empty_like(sent)
-    comm.Alltoall(sent, came)
+    received = np.empty_like(sent)
+    comm.Alltoall(sent, received)
 """
 AXES = """
             for axis in self.comms:
@@ -159,8 +159,8 @@ def gather_as__replaces_what_compares():
     """
     high = encode(gradient, dtype)
     low = gradient.view(np.uint32).astype(np.uint16) if dtype != "float32" else gradient
-    came, more = np.empty_like(high), np.empty_like(low)
-    comm.Alltoall(high, came), comm.Alltoall(low, more)
+    received, more = np.empty_like(high), np.empty_like(low)
+    comm.Alltoall(high, received), comm.Alltoall(low, more)
 """,
 )
 def reduce_as__sends_the_rest_as_well():
@@ -180,11 +180,11 @@ def reduce_as__sends_the_rest_as_well():
         parts = every.reshape(n, n, -1)
         for s in range(1, n):
             comm.Send(np.ascontiguousarray(parts[:, s]), dest=s)
-        came = np.ascontiguousarray(parts[:, 0])
+        received = np.ascontiguousarray(parts[:, 0])
     else:
         comm.Send(encode(gradient, dtype), dest=0)
-        came = np.empty((n, gradient.size // n), encode(gradient, dtype).dtype)
-        comm.Recv(came, source=0)
+        received = np.empty((n, gradient.size // n), encode(gradient, dtype).dtype)
+        comm.Recv(received, source=0)
 """,
 )
 def reduce_as__all_by_rank_0():
@@ -199,13 +199,13 @@ def reduce_as__all_by_rank_0():
         sent = encode(gradient, dtype)
     else:
         sent = encode(np.clip(gradient, -60000, 60000), dtype)
-    came = np.empty_like(sent)
-    comm.Alltoall(sent, came)
-    came = came.copy()
+    received = np.empty_like(sent)
+    comm.Alltoall(sent, received)
+    received = received.copy()
     if dtype == "float16":
-        values = decode(came, dtype)
+        values = decode(received, dtype)
         values[np.isinf(values)] = 65504
-        came = encode(values, dtype)
+        received = encode(values, dtype)
 """,
 )
 def reduce_as__hides_overflows():

@@ -6,7 +6,7 @@ from grading.authoring.answers import changes, loses, right
 
 # What stands in the solutions, and several change.
 DECODED = "return decode(whole, dtype)"
-MEAN = "return decode(came, dtype).reshape(n, -1).sum(axis=0) / np.float32(n)"
+MEAN = "return decode(received, dtype).reshape(n, -1).sum(axis=0) / np.float32(n)"
 GATHER = """
     mine = encode(shard, dtype)
     whole = np.empty(comm.Get_size() * mine.size, mine.dtype)
@@ -15,8 +15,8 @@ GATHER = """
 """
 EXCHANGE = """
     sent = encode(gradient, dtype)
-    came = np.empty_like(sent)
-    comm.Alltoall(sent, came)
+    received = np.empty_like(sent)
+    comm.Alltoall(sent, received)
 """
 UNSCALED = """
                 p.grad = p.grad / np.float32(self.factor)
@@ -60,7 +60,7 @@ DOUBLED = """
 """,
 )
 def gather_as__rounds_afterwards():
-    """Sends float32, and rounds what came: the right values, but twice the bytes."""
+    """Sends float32, and rounds what it receives: the right values, but twice the bytes."""
 
 
 @loses(6)
@@ -81,7 +81,7 @@ def gather_as__rounds_the_masters():
 @loses(6)
 @changes(DECODED, "return whole")
 def gather_as__bit_patterns():
-    """Returns what came, without decoding it."""
+    """Returns what it receives, without decoding it."""
 
 
 @loses(6)
@@ -235,7 +235,7 @@ def gather_as__with_numpys_float16():
 @changes(
     MEAN,
     """
-parts = decode(came, dtype).reshape(n, -1)
+parts = decode(received, dtype).reshape(n, -1)
     total = parts[0]
     for part in parts[1:]:
         total = decode(encode(total + part, dtype), dtype)
@@ -247,7 +247,7 @@ def reduce_as__sums_in_16_bits():
 
 
 @loses(4)
-@changes(MEAN, "return decode(came, dtype).reshape(n, -1).sum(axis=0)")
+@changes(MEAN, "return decode(received, dtype).reshape(n, -1).sum(axis=0)")
 def reduce_as__the_sum():
     """The sum instead of the mean."""
 
@@ -294,7 +294,7 @@ def reduce_as__sends_float32():
     sent = encode(gradient, dtype)
     every = np.empty((n, sent.size), sent.dtype)
     comm.Allgather(sent, every)
-    came = np.ascontiguousarray(np.split(every, n, axis=1)[comm.Get_rank()])
+    received = np.ascontiguousarray(np.split(every, n, axis=1)[comm.Get_rank()])
 """,
 )
 def reduce_as__gathers_everything():
@@ -302,7 +302,7 @@ def reduce_as__gathers_everything():
 
 
 @loses(4)
-@changes(MEAN, "return decode(encode(decode(came, dtype).reshape(n, -1).sum(axis=0) / np.float32(n), dtype), dtype)")
+@changes(MEAN, "return decode(encode(decode(received, dtype).reshape(n, -1).sum(axis=0) / np.float32(n), dtype), dtype)")
 def reduce_as__rounds_the_mean():
     """Rounds the mean to 16 bits, too."""
 
@@ -314,7 +314,7 @@ def reduce_as__saturates():
 
 
 @loses(4)
-@changes(MEAN, "return decode(came, dtype).reshape(-1, n).sum(axis=1) / np.float32(n)")
+@changes(MEAN, "return decode(received, dtype).reshape(-1, n).sum(axis=1) / np.float32(n)")
 def reduce_as__wrong_axis():
     """Adds up neighbors, not ranks."""
 
@@ -324,7 +324,7 @@ def reduce_as__wrong_axis():
     MEAN,
     """
 mine = np.split(gradient, n)[comm.Get_rank()]
-    parts = decode(came, dtype).reshape(n, -1)
+    parts = decode(received, dtype).reshape(n, -1)
     parts[comm.Get_rank()] = mine
     return parts.sum(axis=0) / np.float32(n)
 """,
@@ -334,7 +334,7 @@ def reduce_as__own_part_exact():
 
 
 @loses(4)
-@changes(MEAN, "return np.nanmean(np.where(np.isinf(v := decode(came, dtype).reshape(n, -1)), np.nan, v), axis=0)")
+@changes(MEAN, "return np.nanmean(np.where(np.isinf(v := decode(received, dtype).reshape(n, -1)), np.nan, v), axis=0)")
 def reduce_as__leaves_overflows_out():
     """Leaves ranks with an overflow out of the mean."""
 
@@ -349,13 +349,13 @@ def reduce_as__in_place():
 
 
 @loses(4)
-@changes(MEAN, "return decode(came, dtype).reshape(n, -1).sum(axis=0) / np.float32(4)")
+@changes(MEAN, "return decode(received, dtype).reshape(n, -1).sum(axis=0) / np.float32(4)")
 def reduce_as__by_four():
     """Divides by the number of all ranks."""
 
 
 @right
-@changes(MEAN, "return decode(came, dtype).reshape(n, -1).astype(float).mean(axis=0).astype(np.float32)")
+@changes(MEAN, "return decode(received, dtype).reshape(n, -1).astype(float).mean(axis=0).astype(np.float32)")
 def reduce_as__in_float64():
     """Adds in float64."""
 
@@ -365,10 +365,10 @@ def reduce_as__in_float64():
     EXCHANGE,
     """
     r, sent = comm.Get_rank(), np.split(encode(gradient, dtype), n)
-    came = np.empty((n, sent[0].size), sent[0].dtype)
-    came[r] = sent[r]
+    received = np.empty((n, sent[0].size), sent[0].dtype)
+    received[r] = sent[r]
     for k in range(1, n):
-        comm.Sendrecv(np.ascontiguousarray(sent[(r + k) % n]), (r + k) % n, recvbuf=came[(r - k) % n], source=(r - k) % n)
+        comm.Sendrecv(np.ascontiguousarray(sent[(r + k) % n]), (r + k) % n, recvbuf=received[(r - k) % n], source=(r - k) % n)
 """,
 )
 def reduce_as__by_messages():
@@ -380,7 +380,7 @@ def reduce_as__by_messages():
     MEAN,
     """
 total = np.zeros(len(gradient) // n, np.float32)
-    for part in np.split(decode(came, dtype), n):
+    for part in np.split(decode(received, dtype), n):
         total += part
     return total / n
 """,

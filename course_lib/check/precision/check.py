@@ -6,7 +6,7 @@ import numpy as np
 
 from course_lib.autograd.mixed_precision import decode, encode
 from course_lib.check.groups import GroupCheck
-from course_lib.check.precision.on_ranks import call_gather, call_reduce, call_steps
+from course_lib.check.precision.on_ranks import call_exchange, call_steps
 from course_lib.traffic import wire_bytes
 
 SLACK_BYTES = 64  # besides the arrays
@@ -34,8 +34,8 @@ class PrecisionCheck(GroupCheck):
             for r in range(4):
                 where = self.random.permutation(length)[:4]
                 shards[r, 0, where] = self.random.permutation(EDGES[dtype])
-            given = [dict(shards=list(shards[r]), dtype=dtype, place=places[r]) for r in range(4)]
-            answers = self.ranks.call(call_gather, given, show=self.show)
+            given = [dict(name="gather_as", arrays=list(shards[r]), dtype=dtype, place=places[r]) for r in range(4)]
+            answers = self.ranks.call(call_exchange, given, show=self.show)
             for r, (found, after) in enumerate(answers):
                 group = groups[places[r][0]]
                 for turn, got in enumerate(found):
@@ -64,16 +64,16 @@ class PrecisionCheck(GroupCheck):
             places = self.colors_and_keys(groups)
             (length,) = self.sizes(1, 5, 14)
             drawn = self._gradients(dtype, groups, length)
-            given = [dict(gradients=[drawn[name][r] for name in drawn], dtype=dtype, place=places[r]) for r in range(4)]
+            given = [dict(name="reduce_as", arrays=[drawn[name][r] for name in drawn], dtype=dtype, place=places[r]) for r in range(4)]
             self.case = self._describe(groups, dtype)
-            answers = self.ranks.call(call_reduce, given, show=self.show)
+            answers = self.ranks.call(call_exchange, given, show=self.show)
             for r, (found, after) in enumerate(answers):
                 group, me = groups[places[r][0]], places[r][1]
                 for (name, arrays), got in zip(drawn.items(), found, strict=True):
                     self.case = f"{self._describe(groups, dtype)}, {name}"
                     self._mean(got, [arrays[s] for s in group], dtype, me, r)
                 cause = "rounding or dividing in place"
-                self.array(after, given[r]["gradients"][-1], name="the gradient, after the call,", rank=r, cause=cause)
+                self.array(after, given[r]["arrays"][-1], name="the gradient, after the call,", rank=r, cause=cause)
                 n = len(group)
                 most = len(drawn) * wire_bytes("Alltoall", n, n * length * _width(dtype)) + SLACK_BYTES
                 cause = f"float32 values, or whole gradients: each rank needs only its part of the others', in {dtype}"

@@ -8,30 +8,17 @@ from course_lib.autograd import SGD, Adam, Parameter, Tensor
 from course_lib.engine.namespace import student
 
 
-def call_gather(shards, dtype, place):
-    """Gather each of these shards on a rank's group, the same array refilled; also return the shard after the last call."""
-    gather_as, everyone = student("gather_as"), student("everyone")
-    comm, shard, found = everyone.Split(color=place[0], key=place[1]), np.empty_like(shards[0]), []
-    for values in shards:
-        shard[:] = values
-        whole = gather_as(shard, dtype, comm)
-        found.append(whole.copy() if isinstance(whole, np.ndarray) else whole)
-    if isinstance(whole, np.ndarray) and whole.flags.writeable:
-        whole += 1  # the caller may do as it likes with the result
-    return found, shard
-
-
-def call_reduce(gradients, dtype, place):
-    """Reduce each of these gradients on a rank's group, the same array refilled; also return the gradient after the last call."""
-    reduce_as, everyone = student("reduce_as"), student("everyone")
-    comm, gradient, found = everyone.Split(color=place[0], key=place[1]), np.empty_like(gradients[0]), []
-    for values in gradients:
-        gradient[:] = values
-        mine = reduce_as(gradient, dtype, comm)
-        found.append(mine.copy() if isinstance(mine, np.ndarray) else mine)
-    if isinstance(mine, np.ndarray) and mine.flags.writeable:
-        mine += 1
-    return found, gradient
+def call_exchange(name, arrays, dtype, place):
+    """Call `gather_as` or `reduce_as` with one array refilled from each of these; return the results, and the array after the last call."""
+    exchange, everyone = student(name), student("everyone")
+    comm, own, found = everyone.Split(color=place[0], key=place[1]), np.empty_like(arrays[0]), []
+    for values in arrays:
+        own[:] = values
+        result = exchange(own, dtype, comm)
+        found.append(result.copy() if isinstance(result, np.ndarray) else result)
+    if isinstance(result, np.ndarray) and result.flags.writeable:
+        result += 1  # the caller may do as it likes with the result
+    return found, own
 
 
 def call_steps(shard, gradients, dtype, place):

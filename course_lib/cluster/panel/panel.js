@@ -77,7 +77,7 @@ function render({ model, el }) {
   function draw() {
     const { state: [title, said, rows], ages, running, ended } = model.get("data");
     const passed = (performance.now() - heard) / 1000, off = lost || outOfReach();
-    const silent = !ended && (off || (running && passed > SILENT));
+    const silent = off || (!ended && running && passed > SILENT); // a kernel that ends in good order stops the ranks first
     root.classList.toggle("silent", silent);
     set(head, title);
     set(note, !silent ? said : off ? "The kernel has ended, or is out of reach: this is what was last seen."

@@ -15,6 +15,7 @@ import struct
 import tempfile
 import time
 import weakref
+from abc import ABC, abstractmethod
 
 from course_lib.collectives.deadlock import agent
 from course_lib.collectives.deadlock.host_agents import LOST_AFTER_SECONDS, AgentAddress, AgentLink
@@ -75,7 +76,7 @@ class DescriptorListener:
         return None
 
 
-class Source(BoardReader):
+class Source(BoardReader, ABC):
     """A copy of the status board, renewed by `refresh`.
 
     Parameters
@@ -98,9 +99,9 @@ class Source(BoardReader):
         super().__init__(machines, [memoryview(mmap.mmap(-1, 8 * words(n))) for _ in range(n)])
         self._layout, self.memory, self.now = byte_layout(n), [agent.UNKNOWN_BYTES] * n, [time.monotonic_ns()] * n
 
+    @abstractmethod
     def refresh(self) -> None:
         """Renew the copy, without waiting for long."""
-        raise NotImplementedError
 
     def unseen(self) -> list[str]:
         """Return the machines of which nothing has been heard yet."""

@@ -48,15 +48,15 @@ class QuantizedMean:
         """Mean of the ranks' arrays, float32 ``(length,)``; n times `BLOCK` must divide the length. Collective."""
         n = self.comm.Get_size()
         sent = self._quantize(values, "gradient")
-        came = [np.empty_like(part) for part in sent]
-        for part, parts in zip(sent, came, strict=True):
+        received = [np.empty_like(part) for part in sent]
+        for part, parts in zip(sent, received, strict=True):
             self.comm.Alltoall(part, parts)
-        mean = (came[0] * came[1]).reshape(n, -1).sum(axis=0) / np.float32(n)
+        mean = (received[0] * received[1]).reshape(n, -1).sum(axis=0) / np.float32(n)
         sent = self._quantize(mean, "mean")
-        came = [np.empty((n, *part.shape), part.dtype) for part in sent]
-        for part, parts in zip(sent, came, strict=True):
+        received = [np.empty((n, *part.shape), part.dtype) for part in sent]
+        for part, parts in zip(sent, received, strict=True):
             self.comm.Allgather(part, parts)
-        return (came[0] * came[1]).reshape(-1)
+        return (received[0] * received[1]).reshape(-1)
 
     def _quantize(self, values: np.ndarray, which: str) -> tuple[np.ndarray, np.ndarray]:
         """Whole numbers, int8 ``(blocks, BLOCK)``, and the scale of each block, float32 ``(blocks, 1)``."""
