@@ -16,6 +16,7 @@ from course_lib import memory
 from course_lib.cluster import idle_shutdown, replies, requests, startup, time_limits
 from course_lib.cluster.connection import STOPPED_MESSAGE, ClusterConnection, RanksGone
 from course_lib.cluster.panel.panel import Panel
+from course_lib.cluster.panel.status import Absence
 from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.source import misplaced_names
 from course_lib.cluster.source import rerun as cells
@@ -156,11 +157,11 @@ class Ranks:
         return self._connection
 
     @property
-    def absence(self) -> str:
-        """The reason why there is no connection, in a few words."""
+    def absence(self) -> Absence:
+        """The reason why there is no connection."""
         if self._starting:
-            return "new ranks are starting"
-        return "stopped while idle" if self.idle_stop_seconds else "stopped" if self._stopped else "gone"
+            return Absence.STARTING
+        return Absence.IDLE if self.idle_stop_seconds else Absence.STOPPED if self._stopped else Absence.GONE
 
     # Running code.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from IPython import get_ipython
 
 from course_lib.cluster.panel import status
-from course_lib.cluster.panel.status import RankStatus
+from course_lib.cluster.panel.status import Absence, RankStatus
 from course_lib.plots.figures import on_slides
 from course_lib.utils import wording
 
@@ -63,9 +63,10 @@ class Panel:
             if connection is None or connection.closed:
                 absence = self._ranks.absence
                 known = self._known if len(self._known) == n else [RankStatus(r, "gone", "", "") for r in range(n)]
-                what = "gone" if absence == "gone" else "stopped"
+                gone = absence is Absence.GONE
+                what = "gone" if gone else "stopped"
                 self._known = [RankStatus(k.rank, "gone", what, what, sent=k.sent, line=k.line) for k in known]
-                return f"{_count(n)}: {absence}", self._reason() if absence == "gone" else "", self._known
+                return f"{_count(n)}: {absence}", self._reason() if gone else "", self._known
             self._connection = connection
             if source is None:
                 return _count(n), NO_SOURCE, []
@@ -161,7 +162,7 @@ class Panel:
         except Exception as error:  # whatever it is, the page must not show what is no longer true
             head, note, found = _count(self._ranks.n), f"The panel cannot read their states ({type(error).__name__}: {error}).", []
         rows = [[k.rank, k.symbol, k.kind, k.text, k.short, k.held, wording.size(k.sent), k.line, k.since] for k in found]
-        ended = self._ranks.connection is None and self._ranks.absence != "new ranks are starting"
+        ended = self._ranks.connection is None and self._ranks.absence is not Absence.STARTING
         running = any(k.kind in status.RUNNING for k in found)
         return {"state": [head, note, rows], "ages": [k.seconds for k in found], "running": running, "ended": ended}
 

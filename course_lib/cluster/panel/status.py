@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from course_lib.cluster.panel.source import Source
 from course_lib.collectives import diagnostics
@@ -30,6 +31,15 @@ SYMBOLS = {"computing": "▶", "waits": "‖", "resting": "○", "raised": "!", 
 RUNNING = ("computing", "waits")
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 MAX_TEXT = 200  # characters of what a rank says about itself
+
+
+class Absence(StrEnum):
+    """Reasons why there are no ranks, in a few words."""
+
+    STARTING = "new ranks are starting"
+    IDLE = "stopped while idle"
+    STOPPED = "stopped"
+    GONE = "gone"
 
 
 @dataclass(frozen=True)
