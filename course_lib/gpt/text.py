@@ -51,7 +51,7 @@ def load_text(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
     if place.is_file():
         files = [place]
     elif folder is None:
-        files = sorted(place.glob("*.py"))
+        files = sorted(path for path in place.glob("*.py") if path.is_file())  # a sandbox may lack what a link leads to
     else:
         files = sorted(path for path in place.rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file())
     found, size = [], 0

@@ -30,6 +30,7 @@ def no_job(slurm, common):
     while common:
         common.pop().stop()
     assert wait_until(lambda: not slurm.jobs() and not processes_of(slurm, "course_lib.engine.processes.slurm"), 60)
+    assert wait_until(lambda: slurm.ask("sinfo", "-h", "-o", "%T").split() == ["idle"], 60), slurm.ask("sinfo", "-N", "-l", "-R")
 
 
 @pytest.fixture

@@ -153,7 +153,11 @@ def test_a_kernel_inside_a_job_asks_for_one_of_its_own(no_job, slurm):
         PROGRAM.format(options=OPTIONS, then="print(ranks.hosts)"),
     ]
     environment = {**os.environ, **slurm.environment}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False)
+    try:
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired as late:
+        said = [slurm.ask("squeue", "-o", "%i %j %T %r %N"), slurm.ask("sinfo", "-N", "-l"), slurm.log("slurmctld.log")]
+        pytest.fail("\n".join([f"{late.stdout} {late.stderr}", *said]))
     assert "['n1', 'n1', 'n2', 'n2']" in done.stdout, done.stderr
 
 

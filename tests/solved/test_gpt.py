@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sysconfig
 
 import numpy as np
 import pytest
@@ -352,3 +353,12 @@ def test_text_comes_from_a_folder_and_is_the_same_for_all(tmp_path):
     tokens, labels = sample_batch(text, 3, 4, 8, 0)
     assert tokens.shape == labels.shape == (4, 8) and np.array_equal(tokens[:, 1:], labels[:, :-1])
     assert len(load_text()[0]) <= MAX_TEXT_BYTES
+
+
+def test_a_link_of_the_library_that_leads_nowhere_is_passed_over(tmp_path, monkeypatch):
+    """As sitecustomize.py does in a sandbox without /etc."""
+    (tmp_path / "a.py").write_text("a = 1\n")
+    (tmp_path / "sitecustomize.py").symlink_to(tmp_path / "gone.py")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    text, name = load_text()
+    assert text.tobytes() == b"a = 1\n" and name.endswith(", 1 file")
