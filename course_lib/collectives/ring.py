@@ -1,4 +1,4 @@
-"""Ring all-reduce that records each step, for display; MPI and NCCL use this algorithm for large arrays.
+"""A ring all-reduce step by step, for display; MPI and NCCL use this algorithm for large arrays.
 
 Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations", section 3.
 """
@@ -9,7 +9,9 @@ import numpy as np
 
 
 def allreduce(mine: np.ndarray) -> np.ndarray:
-    """Sum an array over all n ranks in 2 (n - 1) steps, each of which sends one piece to the next rank; collective.
+    """Compute what this rank holds at each of the 2 (n - 1) steps of a ring, from the arrays of all n ranks; collective.
+
+    Piece p starts at rank p. It is complete on the rank before that after n - 1 steps, and from there it goes round once more.
 
     Parameters
     ----------
@@ -32,13 +34,11 @@ def allreduce(mine: np.ndarray) -> np.ndarray:
     n, rank = comm.Get_size(), comm.Get_rank()
     if np.shape(mine) != (n,):
         raise ValueError(f"ring.allreduce takes one number for each of the {n} ranks; got shape {np.shape(mine)} on rank {rank}.")
-    held, came = [np.array(mine, float)], np.empty(1)
-    for step in range(2 * n - 2):
-        adds = step < n - 1
-        turn = step if adds else step - (n - 1)
-        goes, comes = (rank - turn + (not adds)) % n, (rank - turn - adds) % n
-        now = held[-1].copy()
-        comm.Sendrecv(now[goes : goes + 1].copy(), (rank + 1) % n, 0, came, (rank - 1) % n, 0)
-        now[comes] = now[comes] + came[0] if adds else came[0]
-        held.append(now)
-    return np.array(held)
+    everyone = np.empty((n, n))  # by rank and piece
+    comm.Allgather(np.array(mine, float), everyone)
+    held = np.tile(everyone[rank], (2 * n - 1, 1))
+    for piece, values in enumerate(everyone.T):
+        way = (rank - piece) % n  # steps from where the piece starts
+        held[way:, piece] = np.roll(values, -piece)[: way + 1].sum()
+        held[n - 1 + (way + 1) % n :, piece] = values.sum()
+    return held

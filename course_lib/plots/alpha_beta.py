@@ -1,4 +1,4 @@
-"""Time of an all-reduce against its size: measured on the ranks, fitted with a latency and a bandwidth, and drawn.
+"""Time of an exchange against its size: measured on the ranks, fitted with a latency and a bandwidth, drawn, and compared.
 
 The model is ``T(n) = alpha + n / beta`` for an array of n bytes (Hockney, 1994, "The communication challenge for MPP"). Here beta is a
 bandwidth, in bytes per second; many papers write ``n beta`` and mean the time of one byte. Both numbers are those of the whole
@@ -8,7 +8,7 @@ collective on its group, not those of a single link.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,8 +20,8 @@ WARM_UP = 2  # repetitions that are not counted
 SHADES = (("#222222", "o"), ("#777777", "s"), ("#AAAAAA", "^"))  # color and marker of a series; not the ranks' colors
 
 
-def measure(comm, sizes: Sequence[int], repeats: int = 15) -> list[float]:
-    """Measure on the ranks of a group how long an all-reduce takes; collective.
+def measure(comm, sizes: Sequence[int], repeats: int = 15, call: Callable | None = None) -> list[float]:
+    """Measure on the ranks of a group how long an exchange takes; collective.
 
     Parameters
     ----------
@@ -31,6 +31,8 @@ def measure(comm, sizes: Sequence[int], repeats: int = 15) -> list[float]:
         Bytes of the array, rounded down to whole float64 numbers, at least one.
     repeats : int
         Repetitions for each size, after two that are not counted: the first ones also pay for memory that is used for the first time.
+    call : callable, optional
+        Is given two arrays of a size, the second one to be overwritten; by default an all-reduce.
 
     Returns
     -------
@@ -38,6 +40,7 @@ def measure(comm, sizes: Sequence[int], repeats: int = 15) -> list[float]:
         Seconds for each size, the same on all ranks: the time of the slowest rank, and of all repetitions the median, which a few
         disturbed ones do not change.
     """
+    call = call or comm.Allreduce
     arrays = [np.zeros((2, max(1, nbytes // ITEM_BYTES))) for nbytes in sizes]
     taken = np.empty((repeats + WARM_UP, len(sizes)))
     # All sizes in turn, so that what disturbs the machine for a moment hits a repetition of each and not all of one.
@@ -46,7 +49,7 @@ def measure(comm, sizes: Sequence[int], repeats: int = 15) -> list[float]:
             for _ in range(2):  # the second one counts: its arrays are in the caches, whatever came before
                 comm.Barrier()
                 began = time.perf_counter()
-                comm.Allreduce(before, after)
+                call(before, after)
                 turn[i] = time.perf_counter() - began
     everyone = np.empty((comm.Get_size(), *taken.shape))
     comm.Allgather(taken, everyone)
@@ -146,6 +149,46 @@ def _label_ticks(axis, limits: Sequence[float], words) -> None:
     axis.set_ticks([10.0**i for i in range(low, high + 2, max(1, (high - low) // 3))])
     axis.set_major_formatter(lambda value, _: words(value))
     axis.set_minor_formatter(NullFormatter())
+
+
+def compare(
+    sizes: Sequence[float],
+    measured: Mapping[str, Sequence[float]],
+    title: str,
+    alpha: float,
+    beta: float,
+    steps: Mapping[str, tuple[int, float]],
+) -> Picture:
+    """Draw the times of several algorithms over the same sizes, both axes logarithmic, and what their messages alone would take.
+
+    Parameters
+    ----------
+    sizes : sequence of float
+        Bytes.
+    measured : mapping of str to sequence of float
+        For each algorithm its seconds, one for each size.
+    title : str
+    alpha, beta : float
+        Of one message, in seconds and bytes per second.
+    steps : mapping of str to (int, float)
+        Of algorithms with a line for the model: the number of messages one after the other, and the share of the array in each.
+    """
+    figure, (axes,) = new_figure(7.2, 3.8, title)
+    near = np.geomspace(min(sizes), max(sizes), 100)
+    predicted = {name: many * (alpha + share * near / beta) for name, (many, share) in steps.items()}
+    everything = [t for times in (*measured.values(), *predicted.values()) for t in times]
+    for (name, times), (shade, marker) in zip(measured.items(), SHADES * len(measured), strict=False):
+        axes.plot(sizes, times, marker + (":" if name in steps else "-"), color=shade, linewidth=1, markersize=5, label=name)
+        if name in steps:
+            axes.plot(near, predicted[name], color=shade, linewidth=2, label=f"{name}, its messages by the model")
+    axes.set(xscale="log", yscale="log", xlabel="bytes of the array", ylim=(min(everything) / 2, max(everything) * 2))
+    _label_ticks(axes.xaxis, [min(sizes), max(sizes)], wording.size)
+    _label_ticks(axes.yaxis, [min(everything), max(everything)], wording.seconds)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    first, last = wording.size(sizes[0]), wording.size(sizes[-1])
+    said = "; ".join(f"{name} {_short(times[0])} for {first}, {_short(times[-1])} for {last}" for name, times in measured.items())
+    return Picture(figure, f"{title}: {said}.")
 
 
 def draw_roofline(

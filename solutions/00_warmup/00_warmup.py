@@ -226,7 +226,7 @@ for operation in alternatives:
 plots.traffic(moved, f"What rank 0 sends for {numbers:,} numbers of 8 bytes each", alternatives)
 
 # %% [markdown] tags=["slide"]
-# Where does $2\frac{n-1}{n}$ come from? The picture below shows another all-reduce on your ranks, step by step. Each array is cut into
+# Where does $2\frac{n-1}{n}$ come from? The picture below shows, step by step, a ring all-reduce of other arrays. Each one is cut into
 # eight pieces. In each step, every rank sends one piece to the next rank: first the pieces are added up along the way, then the finished
 # sums travel around the ring. The stronger the grey of a piece, the more ranks it has been added up from. Press the button or move the
 # slider.

@@ -82,6 +82,20 @@ def test_each_size_is_measured_in_turn_after_a_barrier():
     assert comm.asked[1::2] == [8, 8, 800, 800, 80_000, 80_000] * rounds
 
 
+def test_another_exchange_is_measured_in_the_same_way():
+    comm, called = Alone(), []
+    alpha_beta.measure(comm, [80], repeats=1, call=lambda before, after: called.append((before.nbytes, after.nbytes)))
+    assert called == [(80, 80)] * 2 * (1 + alpha_beta.WARM_UP) and 80 not in comm.asked
+
+
+def test_a_comparison_draws_what_was_measured_and_the_messages_of_the_model():
+    picture = alpha_beta.compare([8, 800], {"ring": [3e-5, 4e-5], "MPI": [1e-5, 2e-5]}, "Race", 1e-5, 1e9, {"ring": (6, 0.25)})
+    assert picture.text == "Race: ring 30 µs for 8 B, 40 µs for 800 B; MPI 10 µs for 8 B, 20 µs for 800 B."
+    lines = {line.get_label(): line.get_data() for line in picture.figure.axes[0].lines}
+    sizes, seconds = lines["ring, its messages by the model"]
+    assert np.allclose(seconds, 6 * (1e-5 + sizes / 4 / 1e9)) and len(lines) == 3
+
+
 def test_the_figure_says_what_was_found():
     times = [1e-5 + n / 1e9 for n in SIZES]
     text = alpha_beta.draw(SIZES, times, 1e-5, 1e9, "Times", (1_000_000, 2e-3)).text

@@ -1,0 +1,1 @@
+"""Checks of the student's own collectives (part 30)."""

@@ -1,0 +1,98 @@
+"""Check of part 30's collectives: what it says of calls, messages and steps, given what ranks have returned and sent."""
+
+import numpy as np
+import pytest
+
+from course_lib.check import CheckFailed
+from course_lib.check.collectives.check import CollectivesCheck, equal_bytes, pieces
+
+
+class Answering:
+    """Four ranks that return what is right and have sent what they are told to have sent, by their places in a group of four."""
+
+    def __init__(self, function, sent, unended=0):
+        self.function, self.sent = function, sent
+        self.unended, self.messages = (
+            [unended] * 4,
+            [[("to", *message) if len(message) == 2 else message for message in mine] for mine in sent],
+        )
+        self.traffic = [[("Send", [0, 1, 2, 3], len(mine), sum(m[-1] for m in mine))] for mine in sent]
+
+    def call(self, what, arguments, show=False):
+        if what.__name__ == "make_group":
+            return [None] * 4
+        given = [each["x"].copy() for each in arguments]
+        if self.function == "ring_reduce_scatter":
+            results = pieces(np.add.reduce(given), 4)
+        elif self.function == "tree_broadcast":
+            results = [given[arguments[0]["more"][0]]] * 4
+        else:
+            results = [np.stack([x[r] for x in given]) for r in range(4)]
+        return [(out.copy(), x, False, []) for out, x in zip(results, given, strict=True)]
+
+
+def said(function, sent, root=0, unended=0):
+    """What the check says of ranks that have sent this, in a group of four; x has 8 numbers, or two in each row."""
+    with pytest.raises(CheckFailed) as failed:
+        CollectivesCheck(function, Answering(function, sent, unended)).run(4, 2 if function == "pairwise_all_to_all" else 8, root=root)
+    return str(failed.value)
+
+
+def in_ring(step, many=3, nbytes=16):
+    return [[((r + step) % 4, nbytes)] * many for r in range(4)]
+
+
+def test_a_ring_in_either_direction_passes():
+    for step in (1, -1):
+        CollectivesCheck("ring_reduce_scatter", Answering("ring_reduce_scatter", in_ring(step))).run(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (in_ring(1, 4), "sends 4 messages; 3 are enough"),
+        (in_ring(1, 3, 64), "sent 192 bytes"),
+        (in_ring(2), "rank 0 sends to rank 2, and not only to the next one, rank 1"),
+        ([[((r + s) % 4, 16) for s in (1, 2, 3)] for r in range(4)], "not only to the next one"),
+        ([[("Barrier", -1, 0)], *in_ring(1)[1:]], "on rank 0 calls Barrier"),
+    ],
+)
+def test_other_messages_are_named(sent, message):
+    assert message in said("ring_reduce_scatter", sent)
+
+
+def test_a_request_that_nobody_waits_for_is_named():
+    assert "rank 0 has started 2 more exchanges than it has waited for" in said("ring_reduce_scatter", in_ring(1), unended=2)
+
+
+@pytest.mark.parametrize("sent", [[[1, 2], [3], [], []], [[2, 1], [], [3], []], [[1, 3], [2], [], []]])
+def test_a_tree_of_two_steps_passes(sent):
+    CollectivesCheck("tree_broadcast", Answering("tree_broadcast", [[(to, 64) for to in mine] for mine in sent])).run(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ([[1, 2, 3], [], [], []], "rank 3 has the array after 3 steps; 2 are enough for 4 ranks"),
+        ([[1], [2], [3], []], "rank 3 has the array after 3 steps"),
+        ([[2, 1], [3], [], []], "rank 3 has the array after 3 steps"),
+        ([[1, 1, 2], [3], [], []], "rank 0 sends rank 1 64 bytes that it has already"),
+        ([[1, 2], [3], [0], []], "rank 2 sends rank 0 64 bytes that it has already"),
+    ],
+)
+def test_a_slow_tree_is_named(sent, message):
+    assert message in said("tree_broadcast", [[(to, 64) for to in mine] for mine in sent])
+
+
+def test_ranks_that_all_begin_with_rank_0_are_named():
+    naive = [[(to, 16) for to in range(4) if to != r] for r in range(4)]
+    assert "in step 1, 3 ranks send to rank 0 at once" in said("pairwise_all_to_all", naive)
+    in_pairs = [[(r ^ s, 16) for s in (1, 2, 3)] for r in range(4)]
+    CollectivesCheck("pairwise_all_to_all", Answering("pairwise_all_to_all", in_pairs)).run(4, 2)
+
+
+@pytest.mark.parametrize("n", [4, 8, 1024])
+def test_both_algorithms_take_equally_long_where_the_check_says(n):
+    alpha, beta = 2e-5, 3e9
+    at = equal_bytes(n, alpha, beta)
+    assert 2 * (n - 1) * (alpha + at / n / beta) == pytest.approx(np.log2(n) * (alpha + at / beta))
