@@ -57,7 +57,8 @@ class Ranks:
     arrays : list of (list of numpy.ndarray, or None)
         By rank, the arrays that it sent in the last `call`, flat; None unless ranks are isolated and ``keep=True``.
     messages : list of (list of (str, int, int), or None)
-        By rank, its messages in the last `call`, in order: "to" or "from", the other rank, size in bytes. None unless ranks are isolated.
+        By rank, its messages in the last `call`, in order: "to" or "from", the other rank, size in bytes; of a collective its name, -1 and
+        0. None unless ranks are isolated.
     unended : list of int
         By rank, the messages and collectives that it had started but not completed when it replied; 0 unless ranks are isolated.
     peaks : list of (int or None)

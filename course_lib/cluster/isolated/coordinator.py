@@ -79,7 +79,7 @@ class RankState:
         Name and message of the first error that the coordinator sent to the rank.
     traffic : TrafficCounter
     messages : list of (str, int, int)
-        "to" or "from", the other rank, and the size in bytes.
+        "to" or "from", the other rank, and the size in bytes; of a collective its name, -1 and 0.
     gates : list of tuple
         Gates that the rank has not reached yet, see `engine.traffic_gates`.
     """
@@ -154,7 +154,7 @@ class Coordinator:
         return self._mailbox.buffered[rank]
 
     def messages(self, rank: int) -> list[tuple[str, int, int]]:
-        """Return a rank's messages in order: "to" or "from", the other rank, and the size in bytes."""
+        """Return a rank's messages and collectives in order; see `RankState.messages`."""
         return self._ranks[rank].messages
 
     def unended(self, rank: int) -> int:
@@ -221,6 +221,7 @@ class Coordinator:
         if signature[0] in (SEND, RECV):
             return self._message(rank, number, header.get("peers"), group, signature, payload)
         it.numbers[group] += 2
+        self._note(rank, COLLECTIVES[signature[0]], -1, 0)
         key = group, it.round << 32 | it.numbers[group]  # unique across requests
         cut = signature[0] in UNEVEN | {REDUCE_SCATTER, IREDUCE_SCATTER}
         said = {"signature": signature, "call": number, "counts": header.get("counts") if cut else None}

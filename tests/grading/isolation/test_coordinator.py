@@ -61,6 +61,13 @@ def test_a_split_tells_a_rank_who_is_in_its_group_and_no_more():
     assert first[1][1] < first[0][1], "keys order the new group"
 
 
+def test_collectives_without_data_are_noted_too():
+    coordinator = busy(2)
+    meet(coordinator, (calls.BARRIER, -1, 0, 0), [b""] * 2)
+    meet(coordinator, (calls.SPLIT, -1, 0, 0), [struct.pack("<qq", 0, 0)] * 2)
+    assert coordinator.messages(1) == [("Barrier", -1, 0), ("Split", -1, 0)] and coordinator.sent(1) == []
+
+
 def test_a_call_after_the_answer_is_refused():
     coordinator = busy(2)
     coordinator.finish(0, "")
