@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.communication import collectives, hosts, messages, ring, tracing
+from benchmarks.communication import collectives, hosts, messages, own_ring, ring, tracing
 from benchmarks.grading import autograding, collecting, kills, reporting, thousand
 from benchmarks.ranks import idle, lecturing, notebooks, panel, starting
 from benchmarks.simulation import pipeline, planning, simulator
@@ -20,6 +20,7 @@ BENCHES = {
     "panel": panel.figures,
     "collectives": collectives.figures,
     "messages": messages.figures,
+    "own-ring": own_ring.figures,
     "trace": tracing.figures,
     "training": perceptron.figures,
     "grids": grids.figures,

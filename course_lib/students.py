@@ -62,6 +62,7 @@ EXERCISES = frozenset(NOTEBOOKS) | {
     *("par_matmul_by_row", "par_matmul_by_reduction", "MLP", "evaluate", "rank_batches", "check_parameter_closeness", "MyDP"),
     *("partition_dataset", "broadcast_parameters", "DistributedOptimizer"),
     *(f"part{i}_training_loop" for i in (1, 2, 3, 4)),
+    *("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "tree_broadcast", "pairwise_all_to_all", "choose"),
     "plan",
     *("close_enough", "same_on", "compare_with_one_rank", "accumulate", "own_gradients"),
 }
