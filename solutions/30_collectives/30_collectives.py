@@ -37,7 +37,7 @@ rank = everyone.Get_rank()
 # Which piece does rank 0 send in step 1, and which in step 2? Move the slider.
 
 # %% Draw a ring tags=["folded", "slide"]
-arrays = [dict(mine=10.0 ** (r % 3) * np.arange(1, 5)) for r in range(4)]
+arrays = [dict(mine=10.0**r * np.arange(1, 5)) for r in range(4)]
 counts = ranks.call(ring.allreduce, dict(mine=np.ones(4)))
 plots.ring(ranks.call(ring.allreduce, arrays), counts, "A ring all-reduce")
 
@@ -285,7 +285,7 @@ times = {n: alpha_beta.measure(everyone, sizes, 15, f) for n, f in entrants.item
 # %% Draw the race tags=["experiment", "slide-50"]
 sizes, times = ranks.pull("sizes")[0], ranks.pull("times")[0]
 alpha, beta = alpha_beta.fit(sizes, times.pop("a message"))
-steps = {"your ring": (6, 1 / 4), "recursive doubling": (2, 1)}  # share of the array
+steps = {"your ring": (6, 1 / 4), "recursive doubling": (2, 1)}  # number, share of x
 print(f"a message: alpha {1e6 * alpha:.0f} microseconds, beta {beta / 1e9:.2f} GB/s")
 alpha_beta.compare(sizes, times, "An all-reduce on four ranks", alpha, beta, steps)
 
