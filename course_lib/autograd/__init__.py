@@ -16,7 +16,6 @@ from course_lib.autograd.modules import (
 )
 from course_lib.autograd.operations import concatenate, cross_entropy
 from course_lib.autograd.optimizers import SGD, Adam
-from course_lib.autograd.recompute import checkpoint
 from course_lib.autograd.tensor import Tensor, after_backward, no_grad
 from course_lib.autograd.transformer import GELU, Dropout, Embedding, LayerNorm, RMSNorm
 
@@ -44,7 +43,6 @@ __all__ = [
     "Tanh",
     "Tensor",
     "after_backward",
-    "checkpoint",
     "concatenate",
     "cross_entropy",
     "no_grad",

@@ -139,9 +139,8 @@ FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).pas
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: which block runs when
 #
-# `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. It also recomputes: of a block, only its input is kept for
-# backward, where its forward runs once more. That saves activations and is not part of FSDP; here it makes a block need its weights only
-# between `before` and `after`. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
+# `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. A block needs its weights only between `before` and `after`:
+# once in forward, and once more in backward. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
 
 # %% Print the calls tags=["slide-50"]
 # %%px --targets 0

@@ -38,7 +38,7 @@
 
 # %% [markdown] after="## A worked example: which block runs when" tags=["notes"]
 # Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: a block was freed after its forward, so
-# `before` must fetch its weights again. Running forward once more is recomputation: often used with FSDP, but not part of it.
+# `before` must fetch its weights again.
 
 # %% [markdown] after="Print the calls" tags=["notes"]
 # Fourteen lines. Point at `before(i=2, back=True)` right after `after(i=2, back=False)`: the last block is freed and immediately needed

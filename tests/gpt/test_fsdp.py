@@ -223,10 +223,13 @@ def test_a_trace_names_the_blocks_of_a_step():
     assert calls == [(what, i, back) for back in (False, True) for i in (range(3), (2, 1, 0))[back] for what in ("before", "after")]
 
 
-def test_tokens_can_be_checkpointed():
-    from course_lib.autograd import Embedding, checkpoint
+def test_after_is_called_when_a_blocks_gradients_are_complete():
+    from course_lib.autograd import Embedding
 
-    words, said = Embedding(5, 3, np.random.default_rng(0), np.float64), []
-    tokens = np.array([[1, 2, 1]])
-    checkpoint(words, Tensor(tokens), lambda: said.append(words.weight.grad is not None)).sum().backward()
-    assert said == [True] and words.weight.grad[1].tolist() == [2.0] * 3
+    words, last, said = Embedding(5, 3, np.random.default_rng(0), np.float64), Linear(3, 2), []
+    notes = Notes()
+    notes.after = lambda i, back: said.append((i, back, words.weight.grad is not None, last.weight.grad is not None))
+    model = Sequential(words, last)
+    hook(model, notes)
+    model(np.array([[1, 2, 1]])).sum().backward()
+    assert said[2:] == [(1, True, False, True), (0, True, True, True)]

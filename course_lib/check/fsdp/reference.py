@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint, no_grad
+from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, no_grad
 from course_lib.autograd.operations import tanh
 from course_lib.gpt.fsdp.wrapping import units
 
@@ -46,14 +46,10 @@ class FsdpTestModel(Module):
             self.last.linear.weight = self.first.linear.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.through(x, lambda block, x: block(x))
-
-    def through(self, x: Tensor, call: Callable[[Module, Tensor], Tensor]) -> Tensor:
-        """Pass x through the blocks that are used, calling each with `call`."""
         x = x if self.shift is None else x + self.shift
         for i, block in enumerate([self.first, *self.middle, self.last]):
             if i not in self.unused:
-                x = call(block, x)
+                x = block(x)
         return x if self.scale is None else x * self.scale
 
 
@@ -64,7 +60,7 @@ class FsdpTestBlock(Module):
         self.linear = Linear(inputs, outputs, dtype=dtype)
         self.inner = [Linear(outputs, outputs, bias=False, dtype=dtype)] if inner else []
         self.spare = Parameter(np.ones(2, dtype)) if spare else None
-        self.gate, self.number = gate, None
+        self.gate = gate
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.linear.weight.data.size:
@@ -76,14 +72,8 @@ class FsdpTestBlock(Module):
         return out if self.gate is None else self.changed(out)
 
     def changed(self, x: Tensor) -> Tensor:
-        """Apply the gate. The recomputation repeats forward's number; backward has another."""
-        if not x.requires_grad:
-            self.number = self.gate()
-        elif self.number is None:
-            raise RuntimeError("a block's first forward kept something for backward besides its input; see checkpoint.")
-        number = x.dtype.type(self.number)
-        if x.requires_grad:
-            self.number = None
+        """Apply the gate, in forward and again in backward."""
+        number = x.dtype.type(self.gate())
 
         def backward(grad):
             then = self.gate()
@@ -163,7 +153,7 @@ class ReferenceModel:
         self.numbers, found = iter(numbers), []
         for x, target in batches:
             given = Tensor(x, requires_grad=True)
-            out = self.net.through(given, checkpoint)
+            out = self.net(given)
             (out * target).sum().backward()
             found.append((out.data, given.grad))
         return found

@@ -17,10 +17,7 @@ SMALL = Sizes(vocabulary=64, width=128, heads=4, depth=2, length=32)  # a model 
 
 
 def name_blocks(model: Hooked) -> Hooked:
-    """Have traces show when the blocks of a wrapped model run: spans "forward" and "backward", with the number of the block.
-
-    In the backward pass, a span includes the forward that runs again.
-    """
+    """Have traces show when the blocks of a wrapped model run: spans "forward" and "backward", with the number of the block."""
     hooks, running = {"before": model.before, "after": model.after}, []
 
     def before(i: int, back: bool) -> None:

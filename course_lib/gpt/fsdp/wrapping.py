@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from course_lib.autograd import Module, Parameter, Tensor, after_backward, checkpoint
+import numpy as np
+
+from course_lib.autograd import Module, Parameter, Tensor, after_backward
 
 
 def units(module: Module) -> tuple[list[tuple[Module, list[Parameter]]], list[Parameter]]:
@@ -41,7 +43,7 @@ def units(module: Module) -> tuple[list[tuple[Module, list[Parameter]]], list[Pa
 
 
 def hook(module: Module, hooks: object) -> None:
-    """Call hooks when a module's blocks run. Each block runs once in forward, and once more in backward (see `checkpoint`).
+    """Call hooks when a module's blocks run, in forward and in backward.
 
     Parameters
     ----------
@@ -60,15 +62,22 @@ def hook(module: Module, hooks: object) -> None:
 
 
 def _run_block(i: int, forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:
-    turns = [True, False]  # in forward, and then in backward
-
-    def work(x: Tensor) -> Tensor:
-        hooks.before(i, turns.pop())
-        return forward(x)
-
-    out = checkpoint(work, x, partial(hooks.after, i, True))
+    hooks.before(i, False)
+    # Backward takes the newest operation first: it comes to this one, older than the block's own, once all of those are done.
+    last = call_in_backward((Tensor(np.zeros(()), requires_grad=True),), partial(hooks.after, i, True))
+    out = call_in_backward((forward(x), last), partial(hooks.before, i, True))
     hooks.after(i, False)
     return out
+
+
+def call_in_backward(inputs: tuple[Tensor, ...], call: Callable[[], object]) -> Tensor:
+    """Return the first tensor unchanged; backward calls a function when it comes here."""
+
+    def backward(grad):
+        call()
+        return (grad, *(np.zeros(other.shape) for other in inputs[1:]))
+
+    return Tensor.from_operation(inputs[0].data, inputs, backward)
 
 
 def _run_module(forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from course_lib.autograd import LayerNorm, Module, Parameter, Tensor, checkpoint
+from course_lib.autograd import LayerNorm, Module, Parameter, Tensor, no_grad
 from course_lib.autograd.functional import attention, gelu
-from course_lib.autograd.operations import linear
+from course_lib.autograd.operations import linear, matmul_arrays
 from course_lib.placement import Kind, replicated, sharded
 
 
@@ -48,6 +48,30 @@ class ParallelLinear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight)
+
+
+def linear_of_freed(x: Tensor, weight: Parameter, again: Callable[[], np.ndarray]) -> Tensor:
+    """``x @ weight``, after which x's array is freed.
+
+    Parameters
+    ----------
+    x : Tensor
+        The result of an operation that does not need its own result in backward; nothing else may use it.
+    weight : Parameter
+    again : callable
+        Called in backward; returns x's array.
+    """
+    rows, width = x.data, x.shape[-1]
+    out = matmul_arrays(rows.reshape(-1, width), weight.data).reshape(*x.shape[:-1], -1)
+    if x.requires_grad:
+        x.data = np.broadcast_to(np.zeros((), x.dtype), x.shape)  # a shape without memory of its own
+
+    def backward(grad):
+        flat = grad.reshape(-1, grad.shape[-1])
+        grad_weight = matmul_arrays(again().reshape(-1, width).T, flat, out=weight.take_grad_buffer())
+        return matmul_arrays(flat, weight.data.T).reshape(x.shape), grad_weight
+
+    return Tensor.from_operation(out, (x, weight), backward)
 
 
 class Block(Module):
@@ -110,11 +134,15 @@ class Block(Module):
 
     def column_parallel(self, layer: Module, x: Tensor) -> Tensor:
         """Enter the split work: this rank's columns of a layer, for all positions."""
+        entered = self.enter(x, self.comm)
+        if not self.recompute_enter or entered is x:
+            return layer(entered)
 
-        def work(x: Tensor) -> Tensor:
-            return layer(self.enter(x, self.comm))
+        def enter_again() -> np.ndarray:
+            with no_grad():
+                return self.enter(Tensor(x.data), self.comm).data
 
-        return checkpoint(work, x) if self.recompute_enter else work(x)
+        return linear_of_freed(entered, layer.weight, enter_again)
 
     def attend(self, qkv: Tensor) -> Tensor:
         """This rank's summand of attention, from its heads: ``(batch, positions, 3 * width / n)`` to ``(batch, positions, width)``."""

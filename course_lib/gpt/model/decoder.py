@@ -64,8 +64,8 @@ class Embed(Module):
         n, index = (self.comm.Get_size(), self.comm.Get_rank()) if self.comm is not None else (1, 0)
         each = tokens.shape[1] // n
         mine = slice(index * each, (index + 1) * each) if n > 1 else slice(tokens.shape[1])
-        places = self.places[mine] if self.positions is None else embedding(self.places, self.positions[mine])
-        return self.words(tokens[:, mine]) + places
+        positions = np.arange(tokens.shape[1]) if self.positions is None else self.positions
+        return self.words(tokens[:, mine]) + embedding(self.places, positions[mine])  # a copy: a slice would keep the whole array
 
 
 class Head(Module):
