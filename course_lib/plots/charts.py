@@ -172,6 +172,32 @@ def lines(curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: s
     return Picture(figure, f"{title}: {_draw_lines(axes, curves, xlabel, ylabel, at)}")
 
 
+def memory_over_time(steps: dict[str, dict], title: str, budget: float | None = None) -> Picture:
+    """Draw what a rank holds over the course of a step, one curve per way of taking it; a dotted line is the budget.
+
+    Parameters
+    ----------
+    steps : dict of str to dict
+        For each way, "seconds" and "held" (bytes), as in `gpt.training.activation_memory.step_memory`.
+    title : str
+        Title of the figure.
+    budget : float, optional
+        Bytes.
+    """
+    figure, (axes,) = new_figure(7.6, 3.4, title)
+    looks = [("#AAAAAA", 3.0, "-"), (INK, 1.6, "--"), ("#CC79A7", 2.2, "-")]
+    for (name, step), (shade, width, style) in zip(steps.items(), looks * len(steps), strict=False):
+        held = np.array(step["held"]) / 1e6
+        axes.plot(np.array(step["seconds"]) * 1e3, held, style, color=shade, linewidth=width, label=f"{name}: at most {held.max():.1f} MB")
+    if budget is not None:
+        axes.axhline(budget / 1e6, color=INK, linewidth=1, linestyle=":", label=f"budget: {budget / 1e6:.1f} MB")
+    axes.set(xlabel="milliseconds, with memory tracing", ylabel="MB held for backward", xlim=(0, None), ylim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{name} at most {wording.size(max(step['held']))}" for name, step in steps.items())
+    return Picture(figure, f"{title}: {said}" + (f"; the budget is {wording.size(budget)}" if budget is not None else ""))
+
+
 def drift(runs: dict[str, dict], title: str) -> Picture:
     """Draw trainings on several ranks: the loss of each step, and beside it how far the ranks' parameters are apart.
 

@@ -1,0 +1,96 @@
+"""Cases for part 32's `segments`, and their best answers: layers of which no simple rule finds a choice that is nearly as good.
+
+Students do not get this file: course_lib has only a search through all choices, which is too slow for as many layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from course_lib.check.recompute.segments import SegmentsCase, draw_costs
+from course_lib.gpt.training.activation_memory import LayerCost, Ranges, extra_seconds, peak_memory
+
+LAYERS = 20, 28
+WORSE = 1.04  # times the best one: what simple rules must cost, at least, if they find something that fits
+
+
+def least_seconds(costs: list[LayerCost], budget: int, longest: int = 10**9) -> float:
+    """Return the least extra time of all choices that fit, with ranges of at most `longest` layers; infinity if nothing fits.
+
+    Of each prefix of the layers, it keeps for every number of bytes held the least time.
+    """
+    best: list[dict[int, float]] = [{0: 0.0}, *({} for _ in costs)]
+    for i, cost in enumerate(costs):
+        least = math.inf
+        for held, seconds in sorted(best[i].items()):
+            if seconds >= least:
+                continue  # another choice holds no more, and takes no longer
+            least = seconds
+            if held + cost.kept + cost.work <= budget:
+                _keep_least(best[i + 1], held + cost.kept, seconds)
+            here, took = held, seconds
+            for stop, other in enumerate(costs[i : i + longest], i + 1):
+                here, took = here + other.kept, took + other.seconds
+                if here + other.work > budget:
+                    break
+                _keep_least(best[stop], held + cost.input, took)
+    return min(best[-1].values(), default=math.inf)
+
+
+def _keep_least(found: dict[int, float], held: int, seconds: float) -> None:
+    found[held] = min(found.get(held, math.inf), seconds)
+
+
+def simple_choices(costs: list[LayerCost], budget: int) -> Iterator[Ranges]:
+    """Yield what simple rules choose: ranges of equal length, the first layers, or the layers that save most, one by one."""
+    n = len(costs)
+    for size in range(1, n + 1):
+        yield [(k, min(k + size, n)) for k in range(0, n, size)]
+        yield [(k, k + 1) for k in range(size)]
+        yield [(0, size)]
+    for value in (
+        lambda c: c.kept / c.seconds,
+        lambda c: (c.kept - c.input) / c.seconds,
+        lambda c: c.kept - c.input,
+        lambda c: -c.seconds,
+    ):
+        order = sorted(range(n), key=lambda k: -value(costs[k]))
+        for size in range(n + 1):
+            chosen = sorted(order[:size])
+            yield [(k, k + 1) for k in chosen]
+            yield _joined(chosen)
+
+
+def _joined(chosen: list[int]) -> Ranges:
+    """Join layers that follow each other into ranges."""
+    found: list[tuple[int, int]] = []
+    for k in chosen:
+        found = [*found[:-1], (found[-1][0], k + 1)] if found and found[-1][1] == k else [*found, (k, k + 1)]
+    return found
+
+
+def least_peak(costs: list[LayerCost]) -> int:
+    """Return the smallest budget into which something fits, to a tenth of a megabyte."""
+    low, high = 0, peak_memory(costs, [])
+    while high - low > 10**5:
+        middle = (low + high) // 2
+        low, high = (low, middle) if least_seconds(costs, middle) < math.inf else (middle, high)
+    return high
+
+
+def draw_case(random: np.random.Generator, share: float) -> SegmentsCase:
+    """Draw layers, with a budget at this share of the way from the least to the largest peak, until no simple rule does well."""
+    for _ in range(500):
+        costs = draw_costs(random, int(random.integers(*LAYERS)))
+        least, most = least_peak(costs), peak_memory(costs, [])
+        budget = int(least + share * (most - least))
+        if not 0 < share < 1:
+            return SegmentsCase(costs, budget, None if share < 0 else 0.0)
+        best = least_seconds(costs, budget)
+        simple = [extra_seconds(costs, ranges) for ranges in simple_choices(costs, budget) if peak_memory(costs, ranges) <= budget]
+        if min([*simple, least_seconds(costs, budget, longest=1)]) > WORSE * best:
+            return SegmentsCase(costs, budget, best)
+    raise RuntimeError(f"no case was found for a share of {share}.")
