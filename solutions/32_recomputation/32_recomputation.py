@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, plots, saving
-from course_lib.check.recompute.check import CheckpointCheck
+from course_lib.check.recompute.check import RecomputeCheck
 from course_lib.check.recompute.segments import SegmentsCheck
 
 ranks = cluster.start(4)
@@ -31,13 +31,8 @@ from course_lib.autograd.tensor import run_backward
 from course_lib.check.recompute.segment import sum_over_ranks
 from course_lib.collectives import Communicator
 from course_lib.gpt.model import Sizes, layers
-from course_lib.gpt.training.activation_memory import (
-    extra_seconds,
-    halves,
-    layer_costs,
-    peak_memory,
-    step_memory,
-)
+from course_lib.gpt.training import activation_memory
+from course_lib.gpt.training.activation_memory import extra_seconds, peak_memory
 
 everyone = Communicator()
 rank = everyone.Get_rank()
@@ -52,17 +47,18 @@ rank = everyone.Get_rank()
 # %%px
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=6, length=128)
 tokens = np.random.default_rng(rank).integers(0, 64, (2, sizes.length))
-net = halves(layers(sizes))
-everything = step_memory(net, [], None, tokens) if rank == 0 else None  # others rest
+net = activation_memory.halves(layers(sizes))
+measure = activation_memory.step_memory
+everything = measure(net, [], None, tokens) if rank == 0 else None  # the others rest
 
 # %% Draw the memory tags=["folded", "slide"]
 title = "What rank 0 keeps during a step, besides weights and gradients"
-plots.memory_over_time({"nothing is recomputed": ranks.pull("everything")[0]}, title)
+plots.memory_over_time({"nothing recomputed": ranks.pull("everything")[0]}, title)
 
 # %% [markdown] tags=["slide"]
-# **Recomputation** (also: activation checkpointing; Chen et al., 2016, "Training deep nets with sublinear memory cost") keeps only the
-# input of a part of the model. When backward comes to it, its forward runs a second time, then its backward. For a whole model that is one
-# more forward, about a third of a step's time.
+# **Recomputation**, also called activation checkpointing, keeps only the input of a part of the model. When backward comes to it, its
+# forward runs a second time, then its backward (Chen et al., 2016, "Training deep nets with sublinear memory cost"). For a whole model
+# that is one more forward, about a third of a step's time. (Part 27's checkpoints are something else: files.)
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: an operation with a backward of its own
@@ -126,9 +122,9 @@ def checkpoint(function, *inputs):
     Returns
     -------
     Tensor
-        What `function(*inputs)` returns, with the same gradients. The function is called
-        once now, and once in backward, when the gradient of its result is there.
-        The generators of `random_states` are afterwards as if it had been called once.
+        What `function(*inputs)` returns, with the same gradients. The function is
+        called once now, and once in backward, when the gradient of its result is there.
+        The generators of `random_states` go on as if it had been called once.
     """
     ### BEGIN SOLUTION
     states = random_states.get()
@@ -153,7 +149,7 @@ def checkpoint(function, *inputs):
 
 
 # %% Check checkpoint tags=["given"]
-check = CheckpointCheck("checkpoint", ranks).gradients(4).gradients(4, nested=True)
+check = RecomputeCheck("checkpoint", ranks).gradients(4).gradients(4, nested=True)
 check.random_states(4).collectives(4).memory().passed()
 
 # %% [markdown] tags=["slide"]
@@ -192,7 +188,7 @@ checkpoint(layer, checkpoint(layer, x)).sum().backward()
 
 # %% Measure the layers tags=["slide-50"]
 # %%px
-costs = layer_costs(net, tokens, everyone)
+costs = activation_memory.layer_costs(net, tokens, everyone)
 n = len(costs)
 each = [(i, i + 1) for i in range(n)]
 if rank == 0:
@@ -274,8 +270,8 @@ chosen = segments(costs, budget)
 ways = {"nothing": [], "each layer": each, "chosen": chosen}
 steps, times = {}, {}
 for name, some in ways.items() if rank == 0 else ():  # the others rest
-    steps[name] = step_memory(net, some, checkpoint, tokens)
-    times[f"{name} recomputed"] = steps[name]["took"]
+    steps[name] = measure(net, some, checkpoint, tokens)
+    times[name] = 1000 * steps[name]["took"]
 
 # %% Draw memory over time tags=["folded", "slide"]
 print("ranges that segments has chosen:", ranks.pull("chosen")[0])
@@ -283,17 +279,17 @@ title = "What rank 0 keeps during a step, by what it recomputes"
 plots.memory_over_time(ranks.pull("steps")[0], title, ranks.pull("budget")[0])
 
 # %% Draw the time tags=["folded", "slide-50"]
-plots.bars(ranks.pull("times")[0], "A step on rank 0", "seconds")
+plots.bars(ranks.pull("times")[0], "A step on rank 0, by what is recomputed", "ms")
 
 # %% [markdown] tags=["skip"]
 # <details><summary><b>In the wild</b></summary>
 #
 # - PyTorch: `torch.utils.checkpoint.checkpoint`. With `use_reentrant=True` it is an autograd function like yours, and gives no gradients at
-#   all if no input requires one. With `use_reentrant=False` it recomputes when a saved tensor is first asked for. `preserve_rng_state` keeps
-#   the random states. `checkpoint_sequential` cuts a model into equal segments.
+#   all if no input requires one. With `use_reentrant=False` it recomputes when a saved tensor is first asked for. `preserve_rng_state`
+#   keeps the random states. `checkpoint_sequential` cuts a model into equal segments.
 # - Megatron-LM: `tensor_parallel/random.py` has `CheckpointFunction`, and `CudaRNGStatesTracker` for the random states.
-#   `--recompute-granularity selective` recomputes only attention's core (Korthikanti et al., 2022, "Reducing activation recomputation in
-#   large transformer models"); `--recompute-method uniform` or `block` says which layers.
+#   `--recompute-granularity selective` recomputes attention's core by default (Korthikanti et al., 2022, "Reducing activation
+#   recomputation in large transformer models"); with `full`, `--recompute-method uniform` or `block` says which layers.
 # - JAX: `jax.checkpoint`, also `jax.remat`; a policy such as `dots_saveable` says what is kept.
 #
 # </details>
@@ -301,7 +297,7 @@ plots.bars(ranks.pull("times")[0], "A step on rank 0", "seconds")
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. With $n$ equal layers in ranges of $k$, the peak is about $n / k$ inputs and $k$ layers. Which $k$ is best? When is it not worth its time?
+# 1. With $n$ equal layers in ranges of $k$, the peak is about $n / k$ inputs and $k$ layers. Which $k$ is best?
 # 2. Recomputed layers with tensor parallelism send everything twice in forward. Which results would you keep, to avoid that?
 #
 # The last cells save your functions to `transformer_impl.py`, and stop the ranks.
@@ -316,24 +312,24 @@ saving.save(ranks, "checkpoint", "segments")
 
 # %% Test: gradients, and one more forward tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = CheckpointCheck("checkpoint", ranks, show=False).gradients(4).gradients(3, np.float32).gradients(2).gradients(1)
+check = RecomputeCheck("checkpoint", ranks, show=False).gradients(4).gradients(3, np.float32).gradients(2).gradients(1)
 check = check.gradients(4, nested=True).gradients(2, nested=True)
 ### END HIDDEN TESTS
 
 # %% Test: random states tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = CheckpointCheck("random states", ranks, show=False).random_states(4).random_states(2, np.float32)
+check = RecomputeCheck("random states", ranks, show=False).random_states(4).random_states(2, np.float32)
 check = check.random_states(4, nested=True).random_states(1, nested=True)
 ### END HIDDEN TESTS
 
 # %% Test: collectives on all ranks tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-check = CheckpointCheck("collectives", ranks, show=False).collectives(4).collectives(2).collectives(3, nested=True)
+check = RecomputeCheck("collectives", ranks, show=False).collectives(4).collectives(2).collectives(3, nested=True)
 ### END HIDDEN TESTS
 
 # %% Test: memory tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = CheckpointCheck("memory", ranks, show=False).memory()
+check = RecomputeCheck("memory", ranks, show=False).memory()
 ### END HIDDEN TESTS
 
 # %% Test: ranges that fit tags=["test"] points=2

@@ -276,25 +276,25 @@ def checkpoint__as_a_class(function, *inputs):
     """As an object with a forward and a backward."""
 
     class Recompute:
-        def __init__(self):
-            self.states = random_states.get()
+        def __init__(self, function, inputs):
+            self.function, self.inputs, self.states = function, inputs, random_states.get()
             self.tensors = [one for one in inputs if isinstance(one, Tensor)]
 
         def forward(self):
             with no_grad():
-                return function(*inputs).data
+                return self.function(*self.inputs).data
 
         def backward(self, grad):
             later = random_states.get()
             fresh = iter([Tensor(t.data, requires_grad=t.requires_grad) for t in self.tensors])
-            arguments = [next(fresh) if isinstance(one, Tensor) else one for one in inputs]
+            arguments = [next(fresh) if isinstance(one, Tensor) else one for one in self.inputs]
             random_states.set(self.states)
-            result = function(*arguments)
+            result = self.function(*arguments)
             random_states.set(later)
             run_backward(result, grad)
             return (*(one.grad for one in arguments if isinstance(one, Tensor)), None)
 
-    it = Recompute()
+    it = Recompute(function, inputs)
     return Tensor.from_operation(it.forward(), (*it.tensors, Tensor(np.zeros(()), requires_grad=True)), it.backward)
 
 

@@ -59,23 +59,23 @@ class GroupCase:
     passes: bool = True
 
 
-class CheckpointCheck(GroupCheck):
+class RecomputeCheck(GroupCheck):
     """A `Check` of `checkpoint`, in groups of the four ranks."""
 
-    def gradients(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> CheckpointCheck:
+    def gradients(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> RecomputeCheck:
         """Check results and gradients of micro-batches in flight at once; `nested`: with a checkpoint inside another."""
         return self._run(size, dtype, [[], [], []], nested)
 
-    def random_states(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> CheckpointCheck:
+    def random_states(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> RecomputeCheck:
         """Check the same with dropout, from generators that draw the same on all ranks, or something else on each."""
         drawing = [[], ["replicated", "sharded"], ["router", "sharded"]] if nested else [["sharded"], ["replicated", "router"], ["sharded"]]
         return self._run(size, dtype, drawing, nested)
 
-    def collectives(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> CheckpointCheck:
+    def collectives(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> RecomputeCheck:
         """Check that a rank whose gradient is zero recomputes all the same, as the others need it."""
         return self._run(size, dtype, [[], [], []], nested, zero=True)
 
-    def _run(self, size: int, dtype: type, drawing: list, nested: bool, zero: bool = False) -> CheckpointCheck:
+    def _run(self, size: int, dtype: type, drawing: list, nested: bool, zero: bool = False) -> RecomputeCheck:
         groups = self.groups(size)
         self.case = f"{self.describe_groups(groups, dtype)}{', one checkpoint inside another' * nested}"
         seed, extra = int(self.random.integers(1 << 30)), f"router{int(self.random.integers(1000))}"
@@ -131,7 +131,7 @@ class CheckpointCheck(GroupCheck):
         for i in range(MICRO_BATCHES):
             each, s = [], int(self.random.choice([-1, 1, 2]))
             for key in range(n):
-                grad = draw(2, tokens, out) * (0 if zero and i == 1 and key == n - 1 else 1)
+                grad = draw(2, tokens, out) * (0 if zero and i == 1 and 0 < key == n - 1 else 1)
                 one = dict(tokens=self.random.integers(0, words, (2, tokens)), v0=draw(2, tokens, wide), m0=draw(2, tokens, wide))
                 each.append(one | dict(v=draw(2, tokens, out), m=np.where(draw(2, tokens, out) > 0, 2, 1).astype(dtype), s=s, grad=grad))
             batches.append(each)
@@ -266,7 +266,7 @@ class CheckpointCheck(GroupCheck):
             cause = "random states that are not put back after the function has been called again"
             self.array(got, want, name="what a generator draws after all steps", rank=r, cause=cause)
 
-    def memory(self) -> CheckpointCheck:
+    def memory(self) -> RecomputeCheck:
         """Check the memory of a step through large layers, of which some are recomputed, one by one or several at once."""
         memory.keep_freed()  # in this process
         c = 4 * LARGE_SHAPE[0] * LARGE_SHAPE[1]
