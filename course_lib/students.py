@@ -54,6 +54,8 @@ NOTEBOOKS = {
     "gather_as": ("31_sixteen_bits", TRANSFORMER_FILE),
     "reduce_as": ("31_sixteen_bits", TRANSFORMER_FILE),
     "LossScaler": ("31_sixteen_bits", TRANSFORMER_FILE),
+    "checkpoint": ("32_recomputation", TRANSFORMER_FILE),
+    "segments": ("32_recomputation", TRANSFORMER_FILE),
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib import cluster, memory
-from course_lib.autograd import Linear, Sequential, Tanh, no_grad
+from course_lib.autograd import Linear, Sequential, Tanh, Tensor, no_grad
 from course_lib.cluster.replies import RanksError
 from course_lib.collectives.instrumentation.recording import recording
 from course_lib.gpt.fsdp import profile, wrapping

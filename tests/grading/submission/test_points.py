@@ -23,6 +23,7 @@ SAMPLE = {
     "26_fsdp": ["replaces", "not_freed_forward", "all_reduced_norms"],
     "27_checkpoint": ["no_barrier", "rounded_down", "by_pathlib"],
     "31_sixteen_bits": ["sums_in_16_bits", "diagonal_unheard", "by_a_ring"],
+    "32_recomputation": ["other_masks", "greedy", "fronts"],
 }
 
 
