@@ -54,6 +54,7 @@ def test_the_hours_of_a_path_are_those_of_its_parts():
         own = [n for first, last in re.findall(r"(\d\d)(?: to (\d\d))?", numbers) for n in minutes if first <= n <= (last or first)]
         hours = sum(minutes[n] for n in own) / HOUR
         assert abs(int(row.split(" | ")[1]) - hours) <= 0.5, (row, hours)
+    assert abs(int(re.search(r"together take about (\d+) hours", README)[1]) - sum(minutes.values()) / HOUR) <= 1
 
 
 def folders(package):
