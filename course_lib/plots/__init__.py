@@ -12,7 +12,7 @@ import numpy as np
 
 from course_lib.mesh import Mesh
 from course_lib.plots.animation import Animation, ring
-from course_lib.plots.charts import bars, drift, lines, losses, magnitudes, memory, memory_over_time, stacked, traffic
+from course_lib.plots.charts import bars, drift, lines, losses, losses_beside, magnitudes, memory, memory_over_time, stacked, traffic
 from course_lib.plots.figures import INK, ON_COLOR, PALE, RED, Picture, color, ink_on, legend, new_figure, on_slides
 from course_lib.plots.placements import kinds, operators, products
 from course_lib.plots.trace.still import timeline
@@ -32,6 +32,7 @@ __all__ = [
     "legend",
     "lines",
     "losses",
+    "losses_beside",
     "magnitudes",
     "memory",
     "memory_over_time",

@@ -166,6 +166,41 @@ def losses(curves: dict[str, Sequence[float]], title: str = "Training loss") -> 
     return lines(curves, title, "step", "mean loss over the batch")
 
 
+def losses_beside(runs: dict[str, Sequence[float]], right: str, title: str, columns: int = 3) -> Picture:
+    """Draw the loss of each run in a panel of its own, above that of the right one, and write how far the two are apart.
+
+    Parameters
+    ----------
+    runs : dict of str to sequence of float
+        Mean loss before each step.
+    right : str
+        Name of the run that the others are compared with.
+    columns : int
+        Panels in a row.
+    """
+    from matplotlib.figure import Figure
+
+    others = {name: np.array(values) for name, values in runs.items() if name != right}
+    rows = -(-len(others) // columns)
+    figure = Figure(figsize=(2.6 * columns, 0.5 + 1.7 * rows), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=INK)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    said = []
+    for axes, (name, values) in zip(panels.flat, others.items(), strict=False):
+        apart = np.abs(values - runs[right]).max()
+        said.append(f"{name} at most {apart:.2f} from it")
+        axes.plot(runs[right], color="#BBBBBB", linewidth=4, label=right)
+        axes.plot(values, color=INK, linewidth=1.2, label=name)
+        axes.set_title(f"{name}: at most {apart:.2f} apart", fontsize=9, color=INK)
+        axes.set(ylim=(0, None))
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels.flat[len(others) :]:
+        axes.axis("off")
+    figure.supxlabel(f"step (grey: {right})", fontsize=10, color=INK)
+    figure.supylabel("mean loss over the batch", fontsize=10, color=INK)
+    return Picture(figure, f"{title}. {right} from {runs[right][0]:.3f} to {runs[right][-1]:.3f}; {', '.join(said)}")
+
+
 def lines(curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: str, at: Sequence[float] | None = None) -> Picture:
     """Draw curves with one value per step, or at the positions `at`; `xlabel` and `ylabel` label the axes."""
     figure, (axes,) = new_figure(7.2, 3.2, title)

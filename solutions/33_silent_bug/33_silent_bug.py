@@ -44,7 +44,7 @@ def train_run(name, steps):
 
 
 curves = {name: ranks.call(train_run, dict(name=name, steps=80))[0] for name in ("one rank", *"ABCDEF")}
-plots.losses(curves, "Training loss of six runs with a bug, and of one rank")
+plots.losses_beside(curves, "one rank", "Training loss of six runs with a bug")
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: what does rounding explain?
