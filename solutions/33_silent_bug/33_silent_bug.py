@@ -49,8 +49,8 @@ plots.losses_beside(curves, "one rank", "Training loss of six runs with a bug")
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: what does rounding explain?
 #
-# The obvious test is to compare with one rank. But four ranks add in another order, so even right results differ a little.
-# `looking.rounding_error(n, dtype)` adds n random numbers from the first to the last, and back. What does the difference depend on?
+# The obvious test is to compare with one rank. But four ranks add in another order, so even right results differ a little. Here n random
+# numbers are added from the first to the last, and back. What does the difference depend on?
 
 # %% Add in two orders tags=["slide-50"]
 # %%px --targets 0
@@ -62,7 +62,7 @@ for n, dtype in (10, "float64"), (1000, "float64"), (1000, "float32"), (40, "bfl
 # ## Your turn: close enough
 #
 # `epsilon(dtype)` is the distance from 1 to the next number. An addition errs by at most half of it, times the partial sum, and $n$ errors in
-# random directions add up to about $\sqrt n$ of them. How large the partial sums were, the *largest* value shows best: in a small one, large
+# random directions add up to about $\sqrt n$ of them. The *largest* value tells best how large the partial sums were: in a small one, large
 # terms may have cancelled. Allow a few times what you expect, not a thousand times.
 
 
@@ -72,15 +72,9 @@ def close_enough(a, b, dtype, terms):
     """Return whether rounding explains how two arrays differ; False if their shapes do,
     or if a value is infinite or not a number.
 
-    Parameters
-    ----------
-    a, b : numpy.ndarray
-        The same sums in different orders, if all is well.
-    dtype : str
-        Format of the terms and of partial sums: "float64", "float32", "float16", or
-        "bfloat16" (then the arrays are float32, and hold numbers of that format).
-    terms : int
-        Number of terms in each sum.
+    If all is well, a and b are the same sums of `terms` terms, in different orders. The
+    terms and partial sums have the format `dtype`: "float64", "float32", "float16", or
+    "bfloat16" (then the arrays are float32, and hold numbers of that format).
     """
     ### BEGIN SOLUTION
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -98,7 +92,7 @@ SilentBugCheck("close_enough", ranks).close().passed()
 # ## Your turn: the same on an axis
 #
 # Copies of a parameter can drift apart. `mesh.along("tp")` is the communicator of this rank's group along an axis. Arrays may be large, so do
-# not send them: what is short, and tells two arrays apart? (`hashlib` has some. Python's own `hash` differs from process to process.)
+# not send them: what is short, and tells two arrays apart? (`hashlib` has some. Python's own `hash` may differ from process to process.)
 
 
 # %% Exercise: same_on tags=["exercise", "slide-50"]
@@ -107,12 +101,7 @@ def same_on(array, axis, mesh):
     """Return whether all ranks of this rank's group along an axis hold the same array:
     shape, dtype and all bits. A rank sends at most 1 kB.
 
-    Parameters
-    ----------
-    array : numpy.ndarray
-        Any shape, dtype and order in memory.
-    axis : str
-    mesh : RankMesh
+    The array has any shape, dtype and order in memory; axis is a name, such as "tp".
     """
     ### BEGIN SOLUTION
     comm = mesh.along(axis)
@@ -155,13 +144,14 @@ print(step(batch, None)["3.norm.bias"][:4], np.mean(alone, axis=0)[:4], sep="\n"
 # | kind | what the wrong ranks have | `axis` | `factor` |
 # |---|---|---|---|
 # | `"factor"` | $c\,g$, with one number $c$ for all | where | $c$ |
-# | `"missing sum"` | a summand, on all ranks: the sum over an axis, along which it is not sharded, is $c\,g$ | this axis | $c$ |
+# | `"missing sum"` | only a summand, on every rank: added up along one axis, not that of its shards, they give $c\,g$ | this axis | $c$ |
 # | `"wrong shard"` | the part of another rank along the axis of the shards | this axis | `None` |
 # | `"stale"` | the right one of the batch before this one | where | `None` |
 # | `"some samples"` | $\sum_i w_i\,g_i$, where $g_i$ is the gradient of sample i alone, and not all $w_i$ are equal | where | `None` |
 # | `"other"` | anything else | where | `None` |
 #
-# *Where*: the axis whose coordinate alone decides which ranks are wrong, or `None`, as `deciding_axis(wrong, mesh)` finds it. Also given are
+# *Where*: the axis whose coordinate alone decides which ranks are wrong, or `None`, as `deciding_axis(wrong, mesh)` finds it. `mesh.shape` has
+# the axes and their sizes, and `mesh.group(axis, r)` the ranks of r's group along one. Also given are
 # `held_by_all(array, mesh)`, the list of all ranks' arrays; `parts_of(whole, split, mesh)`, the list of their parts of a whole array, with
 # `split = step.sharded.get(name)`, an axis and a dimension or `None`; `best_factor(arrays, others)`, the $c$ for which $c$ times the arrays of
 # a list is nearest to those of another; and `best_fit(array, terms)`, the weighted sum of terms that is nearest to an array.
@@ -180,7 +170,7 @@ def compare_with_one_rank(step, batches, mesh):
         See above. `step.dtype` and `step.terms` are for `close_enough`.
     batches : list of numpy.ndarray
         The previous batch and this one, ``(samples, ...)``. On the mesh, call step with
-        each once, in this order. The second results count.
+        each once, in this order. Judge what the second call returns.
     mesh : RankMesh
     """
     ### BEGIN SOLUTION
@@ -227,7 +217,7 @@ SilentBugCheck("compare_with_one_rank", ranks).examples().passed()
 # %% [markdown] tags=["slide"]
 # ## What the instrument says
 #
-# Were you right? Each line ends with the seconds of a step, and of the comparison. How often could you afford one?
+# Were you right? Each line ends with the time of a step, and of the comparison. How often could you afford one?
 
 # %% Compare all runs tags=["experiment", "slide"]
 # %%px
@@ -240,7 +230,8 @@ for name in "ABCDEF":
 #
 # ## Your turn: two repairs
 #
-# Here is the source of C and D where it is wrong. Write it again, without the bug. After the first change in C, ask the instrument again.
+# Here is the source of C and D where it is wrong (`looking.source("E")` shows a whole run). Write it again, without the bug. After each change
+# in C, ask the instrument again.
 
 # %% Read the source tags=["slide-50"]
 # %%px --targets 0
@@ -253,8 +244,9 @@ for name in ("accumulate", "own_gradients", "attend"):
 def accumulate(model, micro_batches):
     """Compute the gradients of the mean loss over all micro-batches; return this loss.
 
-    Gradients of earlier steps must not count. All micro-batches have the same size.
-    ``loss_and_backward(model, texts)`` returns a mean loss and *adds* its gradients.
+    Gradients of earlier steps must not count. All micro-batches have the same size, and
+    only one fits into memory. ``loss_and_backward(model, texts)`` returns a mean loss
+    and *adds* its gradients.
     """
     ### BEGIN SOLUTION
     model.zero_grad()
@@ -265,12 +257,18 @@ def accumulate(model, micro_batches):
     ### END SOLUTION
 
 
+# %% Ask the instrument tags=["experiment", "slide-50"]
+# %%px
+looking.report("C", everyone, compare_with_one_rank, words, accumulate=accumulate)
+
+
 # %% Exercise: own_gradients tags=["exercise", "slide-50"]
 # %%px
 def own_gradients(dq, dk, dv, comm):
     """Return the gradients of this rank's q, k and v, from what its queries contribute.
 
     `dk` and `dv` are ``(batch, heads, all ranks' positions, width)``, in rank order.
+    ``summed(x, comm)`` is the sum over a group, ``own_part(x, comm, dim)`` this rank's part.
     """
     ### BEGIN SOLUTION
     return dq, own_part(summed(dk, comm), comm, 2), own_part(summed(dv, comm), comm, 2)
@@ -281,16 +279,15 @@ def own_gradients(dq, dk, dv, comm):
 RepairCheck("accumulate", ranks).accumulate(1, 2, times=2).passed()
 RepairCheck("own_gradients", ranks).own_gradients(4).own_gradients(2).passed()
 
-# %% Compare the repaired runs tags=["experiment", "slide-50"]
+# %% Compare the repaired run tags=["experiment", "slide-50"]
 # %%px
-looking.report("C", everyone, compare_with_one_rank, words, accumulate=accumulate)
 looking.report("D", everyone, compare_with_one_rank, words, own_gradients=own_gradients)
+two = looking.start("D", everyone), looking.start("D", everyone, own_gradients=own_gradients)
 
-# %% Trace a step tags=["experiment", "skip"]
+# %% Trace a step of D, as it was and repaired tags=["experiment", "skip"]
 # %%px --trace
-# Which exchange is missing in its backward? own_gradients=own_gradients brings it back.
-step = looking.start("D", everyone)
-results = step(batch_of(words, 0), step.mesh)
+# Which exchange is missing in the first backward?
+results = [step(batch_of(words, 0), step.mesh) for step in two]
 
 # %% [markdown] tags=["skip"]
 # <details><summary><b>In the wild</b></summary>
@@ -299,7 +296,7 @@ results = step(batch_of(words, 0), step.mesh)
 # - B: torchtune #2172. On 8 GPUs, the gradient norm was off by a factor of 8, and the loss curves were the same with and without the bug.
 # - C: NeMo Automodel #3530. Pipeline stages set up again between micro-batches threw gradients away; only the gradient norm showed it.
 # - D: Megatron-LM #1464. With context parallelism, dQ, dK and dV were wrong; a list of errors in units of epsilon, by layer, showed where.
-# - E: Megatron-LM #1446. Gradients of the last LayerNorm differed between tensor parallel ranks.
+# - E: Megatron-LM #1446. Gradients of the last LayerNorm differed between tensor parallel ranks. (F is our own.)
 #
 # </details>
 

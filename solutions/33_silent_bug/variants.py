@@ -402,6 +402,17 @@ def compare_with_one_rank__never_stale():
     """Does not know stale gradients."""
 
 
+@loses(14)
+@changes(
+    "    step(previous, mesh)\n",
+    "    first = step(previous, mesh)\n",
+    "close(have, parts_of(step(previous, None)[name], split, mesh), wrong)",
+    "close(have, held_by_all(first[name], mesh), wrong)",
+)
+def compare_with_one_rank__stale_by_the_mesh():
+    """Takes what the grid had in the previous step for that batch's gradient; it may be stale, too."""
+
+
 @loses(8)
 @changes(LAST, '    return Finding(name, where, "some samples")\n')
 def compare_with_one_rank__never_other():
@@ -605,6 +616,12 @@ def accumulate__not_the_first():
 )
 def accumulate__divides_each_time():
     """Divides the sum so far after each micro-batch (torchtitan #1733)."""
+
+
+@loses(3)
+@changes(..., "\n    model.zero_grad()\n    return loss_and_backward(model, np.concatenate(micro_batches))\n")
+def accumulate__all_at_once():
+    """Gives the model all micro-batches at once, as if they fitted into memory."""
 
 
 @right

@@ -28,6 +28,30 @@ EXPONENTS = (-11, 0, -4, 3)  # powers of ten, of the size of a step's numbers, w
 DIGEST_BYTES = 1024  # that `same_on` may send, whatever the size of the array
 LARGE = 50_000  # numbers in an array that is too large to send
 
+# Usual causes, by case; the other cases have the common one.
+SAME_CAUSE = "another group than mesh.along(axis), or values that are compared with a tolerance"
+SAME_CAUSES = {
+    "another shape": "bytes without the shape",
+    "another size": "bytes without the shape, or an exchange of the arrays themselves",
+    "another dtype": "values without the dtype",
+    "the same bytes": "bytes without the dtype",
+    "not a number": "values that are compared with ==; NaN equals nothing, but its bits are the same",
+    "a signed zero": "values that are compared with ==; -0.0 == 0.0, but their bits differ",
+    "Fortran order": "bytes in their order in memory; array.tobytes() has them in C order",
+    "every second column": "bytes in their order in memory; array.tobytes() has them in C order",
+}
+CLOSE_CAUSE = "a bound without the dtype, the number of terms or the largest value"
+CLOSE_CAUSES = {
+    "nothing but zeros": "a < b, where both are 0; or a division by the largest value",
+    "no numbers": "the maximum of an empty array; np.max(..., initial=0) is 0",
+    "not a number": "a comparison with NaN, which is never true",
+    "not a number in both": "a comparison with NaN, which is never true",
+    "other shapes": "arrays of other shapes",
+    "a shape that broadcasts": "arrays of other shapes, which NumPy broadcasts",
+    "infinite": "an infinite bound",
+    "one infinite": "an infinite bound",
+}
+
 
 class SilentBugCheck(GroupCheck):
     """A `Check` of part 33's instruments, on grids of the four ranks."""
@@ -100,7 +124,7 @@ class SilentBugCheck(GroupCheck):
                 if not isinstance(got, bool):
                     self.fail(f"same_on on rank {r} must return True or False; got {got!r}", "a missing return")
                 if got != want:
-                    cause = "another group than mesh.along(axis), or values that are compared with a tolerance, without shape and dtype"
+                    cause = SAME_CAUSES.get(name, SAME_CAUSE)
                     self.fail(f"same_on on rank {r} must be {want}" if self.show else f"same_on on rank {r} has the wrong value", cause)
                 if not _identical(after, arrays[place]):
                     self.fail(f"same_on has changed its array on rank {r}")
@@ -123,7 +147,7 @@ class SilentBugCheck(GroupCheck):
                     self.fail(f"close_enough must return True or False; got {got!r}", "a missing return")
                 if got != pair.close:
                     found = "takes rounding for a bug" if pair.close else "takes a bug for rounding"
-                    self.fail(f"close_enough on rank {r} {found}", "a bound without the dtype, the number of terms or the largest value")
+                    self.fail(f"close_enough on rank {r} {found}", CLOSE_CAUSES.get(pair.name, CLOSE_CAUSE))
         return self
 
     def compare(self, *cases: Case) -> SilentBugCheck:
@@ -151,7 +175,12 @@ class SilentBugCheck(GroupCheck):
         told = f": {want}" if self.show else ""
         if got is None:
             self.fail(f"{says} finds nothing, but a gradient is wrong{told}", "a bound that depends on the size of the numbers")
-        for what, a, b in zip(("parameter", "axis", "kind"), got, want, strict=False):
+        if got[0] != want.parameter:
+            names = case.step["names"]
+            later = got[0] in names and names.index(got[0]) > names.index(want.parameter)
+            found = f" ({got[0]!r}, {'but an earlier one is wrong, too' if later else 'which is right'}: {want.parameter!r})"
+            self.fail(f"{says} names the wrong parameter{found if self.show else ''}")
+        for what, a, b in zip(("axis", "kind"), got[1:], want[1:], strict=False):
             if a != b:
                 found = f" ({a!r}, not {b!r})" if self.show else ""
                 self.fail(f"{says} names the wrong {what}{found}")
@@ -161,15 +190,18 @@ class SilentBugCheck(GroupCheck):
                 self.fail(f"{says} names the wrong factor" + (f": {got[3]!r}, not {want.factor:g}" if self.show else ""))
 
     def examples(self) -> SilentBugCheck:
-        """Check `compare_with_one_rank` with one case of each kind, and with a right run."""
+        """Check `compare_with_one_rank` with each kind, with several faults in one step, and with right runs."""
         return self.compare(
             self._case(DP, "float64"),
             self._case(DP_TP, "float32"),
-            self._case(DP, "float64", Fault(3, "factor", how=4.0)),
+            self._case(DP, "float64", Fault(3, "factor", how=4.0), Fault(5, "other", how="noise")),
+            self._case(TP_DP, "float64", Fault(4, "factor", "dp", how=0.5)),
             self._case(DP_TP, "float64", Fault(2, "missing sum", "tp")),
+            self._case(DP_TP, "float64", Fault(0, "missing sum", "dp", how=True)),
             self._case(TP, "float64", Fault(3, "wrong shard", "tp")),
             self._case(DP, "float64", Fault(5, "stale")),
             self._case(DP, "float64", Fault(1, "some samples", how=LAST_ONLY)),
+            self._case(TP_DP, "float64", Fault(2, "some samples", "tp", how=LAST_ONLY)),
             self._case(DP_TP, "float64", Fault(2, "other", how="noise")),
         )
 

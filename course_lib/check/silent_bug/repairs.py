@@ -30,7 +30,10 @@ class RepairCheck(GroupCheck):
                 model.zero_grad()
                 want = loss_and_backward(model, np.concatenate(micro_batches))
                 for r, answer in enumerate(answers):
-                    loss, found = answer[call]
+                    loss, found, most = answer[call]
+                    if most > each:
+                        cause = "micro-batches that are put together; only one fits into memory"
+                        self.fail(f"accumulate on rank {r} gives the model {most} texts at once; a micro-batch has {each}", cause)
                     self.numbers(loss, [want], name="the loss", rank=r, cause="the loss of one micro-batch, or a sum instead of a mean")
                     for (name, p), got in zip(model.named_parameters(), found, strict=True):
                         self._gradient(got, p.grad, name.removeprefix("modules."), count, r)
@@ -60,7 +63,11 @@ class RepairCheck(GroupCheck):
             out, lse = block_attention(q, k, v, every, every)
             wants, rtol = block_backward(grad, out, lse, q, k, v, every, every), 1e-9 if dtype is np.float64 else 1e-4
             for i, (name, want) in enumerate(zip("qkv", wants, strict=True)):
-                cause = "summands of other ranks that are missing: their queries have seen these keys and values, too" if i else ""
-                got = [answers[r][i] for r in group]
+                got, n, cause = [answers[r][i] for r in group], len(group), "a sum over the ranks; q is each rank's own"
+                if i:
+                    cause = "summands of other ranks that are missing, or added up after the cut, where each rank has other positions"
+                right_shape = all(isinstance(part, np.ndarray) and part.shape == (batch, heads, each, width) for part in got)
+                if i and n > 1 and right_shape and np.allclose(n * np.concatenate(got, axis=2), want, rtol, rtol):
+                    cause = "a mean in the place of a sum"
                 self.distributed(got, sharded(2), want, name=f"the gradient of {name}", ranks=group, cause=cause, rtol=rtol)
         return self

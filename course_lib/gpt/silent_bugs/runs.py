@@ -24,6 +24,7 @@ from course_lib.gpt.silent_bugs.step import (
     summed,
 )
 from course_lib.mesh import RankMesh
+from course_lib.trace import span
 
 
 class RunA(Step):
@@ -110,8 +111,10 @@ class RunD(Step):
         """The mean over dp and cp, as each rank has the same number of tokens."""
         texts = samples_of(batch, mesh)
         tokens, labels = (own_part(a, mesh.along("cp"), 1) for a in (texts[:, :-1], texts[:, 1:]))
-        loss = loss_of(self.model(tokens), labels)
-        loss.backward()
+        with span("forward"):
+            loss = loss_of(self.model(tokens), labels)
+        with span("backward"):
+            loss.backward()
         self.average("dp")
         self.average("cp")
         return summed(loss.item(), mesh.comm) / mesh.size

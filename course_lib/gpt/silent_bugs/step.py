@@ -13,6 +13,7 @@ from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 from course_lib.gpt.silent_bugs.finding import part_of
 from course_lib.gpt.text import sample_batch
 from course_lib.mesh import RankMesh
+from course_lib.trace import span
 
 SIZES = Sizes(vocabulary=256, width=16, heads=2, depth=2, length=16)
 BATCH, LEARNING_RATE, SEED = 16, 5e-3, 0
@@ -94,8 +95,10 @@ class Step:
 
 def loss_and_backward(model: Callable, batch: np.ndarray) -> float:
     """Add the gradients of the mean loss over some texts to those of the model's parameters; return this loss."""
-    loss = loss_of(model(batch[:, :-1]), batch[:, 1:])
-    loss.backward()
+    with span("forward"):
+        loss = loss_of(model(batch[:, :-1]), batch[:, 1:])
+    with span("backward"):
+        loss.backward()
     return loss.item()
 
 
