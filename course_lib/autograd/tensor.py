@@ -27,6 +27,11 @@ def array_namespace(array: object):
     return cupy.get_array_module(array) if cupy is not None else np
 
 
+def grad_enabled() -> bool:
+    """Return whether operations build a graph; False within `no_grad`."""
+    return _grad_enabled
+
+
 @contextmanager
 def no_grad() -> Iterator[None]:
     """Record nothing for `backward` inside a `with` block, which saves memory in evaluation."""

@@ -32,28 +32,27 @@ from course_lib.check.recompute.segment import sum_over_ranks
 from course_lib.collectives import Communicator
 from course_lib.gpt.model import Sizes, layers
 from course_lib.gpt.training import activation_memory
-from course_lib.gpt.training.activation_memory import extra_seconds, peak_memory
+from course_lib.gpt.training.activation_memory import extra_seconds, peak_memory, step_memory
+from course_lib.trace import span
 
 everyone = Communicator()
 rank = everyone.Get_rank()
 
 # %% [markdown] tags=["slide"]
 # Backward needs what forward has computed: the inputs of each product, the mask of each dropout. These **activations** pile up from the
-# first layer to the last, and go again in backward. Sharding the model (part 26) does not make them smaller. Here is the GPT of part 28,
-# with each block split in two layers, attention and MLP. When does it hold most? What would double that: twice the layers, or twice the
-# texts?
+# first layer to the last, and are freed in backward. Sharding the model (part 26) does not make them smaller. Here is the GPT of part 28,
+# with each block split into attention and MLP. When does it hold most? What would double that: twice the layers, or twice the texts?
 
 # %% Measure a step tags=["folded", "skip"]
 # %%px
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=6, length=128)
 tokens = np.random.default_rng(rank).integers(0, 64, (2, sizes.length))
 net = activation_memory.halves(layers(sizes))
-measure = activation_memory.step_memory
-everything = measure(net, [], None, tokens) if rank == 0 else None  # the others rest
+everything = step_memory(net, [], None, tokens) if rank == 0 else None  # the others rest
 
 # %% Draw the memory tags=["folded", "slide"]
-title = "What rank 0 keeps during a step, besides weights and gradients"
-plots.memory_over_time({"nothing recomputed": ranks.pull("everything")[0]}, title)
+held = {"nothing recomputed": ranks.pull("everything")[0]}
+plots.memory_over_time(held, "What rank 0 keeps besides weights and gradients")
 
 # %% [markdown] tags=["slide"]
 # **Recomputation**, also called activation checkpointing, keeps only the input of a part of the model. When backward comes to it, its
@@ -64,8 +63,8 @@ plots.memory_over_time({"nothing recomputed": ranks.pull("everything")[0]}, titl
 # ## A worked example: an operation with a backward of its own
 #
 # `Tensor.from_operation(data, inputs, backward)` makes the result of an operation: its array, the tensors it was computed from, and a
-# function that turns the gradient of the result into a tuple with the gradient of each input. Inside `no_grad`, no graph is built and
-# nothing is kept.
+# function that turns the gradient of the result into a tuple with the gradient of each input, or `None` for one that has none. Inside
+# `no_grad`, no graph is built and nothing is kept.
 #
 # `run_backward(y, grad)` goes from y back through its graph, given y's gradient, and adds to the `grad` of the tensors where it ends. You
 # may call it while another backward is running. `y.backward()` also does what is left for the end of backward, such as sending the last
@@ -103,7 +102,7 @@ for _ in range(2):
 #
 # Three things are easy to miss. The recomputed part must end at its inputs: backward of what came before is not its business. A model's
 # first part gets tokens, which have no gradient, but its parameters want theirs: an operation is part of the graph only if one of its
-# inputs requires a gradient. And a generator that is put back for the second forward must then continue where it was.
+# inputs requires a gradient (you may add one of your own). And a generator that is put back for the second forward must then continue where it was.
 
 
 # %% Exercise: checkpoint tags=["exercise", "slide-50"]
@@ -156,10 +155,10 @@ check.random_states(4).collectives(4).memory().passed()
 # ## A worked example: collectives are called again
 #
 # Below, a layer adds up something over all ranks, as normalization over the whole batch does. How many all-reduces do you expect in a step
-# without recomputation, and how many with it? Look at their order in the trace. What happens if one rank does not recompute?
+# without recomputation, and how many with it? Which ones in the trace are recomputed? What happens if one rank does not recompute?
 
-# %% Trace a step tags=["slide"]
-# %%px --trace
+# %% Define a layer tags=["slide"]
+# %%px
 weight = Parameter(np.random.default_rng(rank).standard_normal((256, 256)) / 16)
 
 
@@ -169,28 +168,35 @@ def layer(x):
 
 
 x = Tensor(np.ones((64, 256)), requires_grad=True)
-checkpoint(layer, checkpoint(layer, x)).sum().backward()
+
+# %% Trace a step tags=["slide"]
+# %%px --trace
+everyone.Barrier()
+with span("forward"):
+    loss = checkpoint(layer, checkpoint(layer, x)).sum()
+with span("backward"):
+    loss.backward()
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: segments
 #
-# `layer_costs` measures four numbers for each layer: `seconds` of its forward, and the bytes that it has `kept` for backward, of which
-# `input` are its input's, and that its backward needs for its `work`. They are the same on all ranks: the largest of any rank. (Why not
-# each its own?)
+# `layer_costs` measures four numbers for each layer: the `seconds` of its forward; `kept`, the bytes that it keeps for backward, including
+# `input`, those of its input; and `work`, further bytes that its backward needs while it runs. They are the same on all ranks: the largest
+# of any rank. (Why should a rank not use its own?)
 #
 # Recompute the layers from `start` to `stop` - 1 together, as one **range**: before its backward, it holds the input of its first layer.
 # In its backward, it holds what all its layers keep. So if the layers before a range hold $H$ bytes, the backward of its layer $j$ needs
 #
 # $$H + \sum_{i = \text{start}}^{j} \text{kept}_i + \text{work}_j$$
 #
-# For a layer that is not recomputed, the same holds with $\text{start} = j$. `peak_memory(costs, ranges)` is the largest of these, and
+# For a layer that is not recomputed, the same holds with $\text{start} = j$. In $H$ it counts with all that it has kept, a range only with
+# the input of its first layer. `peak_memory(costs, ranges)` is the largest of these, and
 # `extra_seconds(costs, ranges)` the time. Why not simply recompute everything, as one range?
 
 # %% Measure the layers tags=["slide-50"]
 # %%px
 costs = activation_memory.layer_costs(net, tokens, everyone)
-n = len(costs)
-each = [(i, i + 1) for i in range(n)]
+n, each = len(costs), [(i, i + 1) for i in range(len(costs))]
 if rank == 0:
     for i in (0, 1, 2, n - 1):
         print(i, type(net[i]).__name__, costs[i])
@@ -213,19 +219,13 @@ def segments(costs, budget):
     costs : list of LayerCost
         With `seconds`, `kept`, `input` and `work`; up to 28 layers.
     budget : int
-        Bytes.
+        Bytes. If no choice fits, raise a ValueError.
 
     Returns
     -------
     list of (int, int)
         (start, stop), in order, without overlaps. peak_memory(costs, ranges) is at most
-        `budget`, and extra_seconds(costs, ranges) as small as possible, or up to 1%
-        more.
-
-    Raises
-    ------
-    ValueError
-        No choice fits.
+        `budget`, and extra_seconds(costs, ranges) at most 1% more than the least.
     """
     ### BEGIN SOLUTION
     # For the layers before each one: by bytes held, the least time and its ranges.
@@ -254,13 +254,13 @@ def segments(costs, budget):
 
 
 # %% Check segments tags=["given"]
-SegmentsCheck("segments", ranks).fits(0.05, 0.3).fast(0.1, 0.3, 0.6).passed()
+SegmentsCheck("segments", ranks).fits(0.05, 0.3).fast(0.1, 0.3, 0.6).many(20).passed()
 
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
 # The same step in three ways, measured on rank 0: nothing is recomputed, each layer is, or only what `segments` chooses for a budget. Try
-# a smaller share. Does the time that it costs grow as fast as the memory shrinks?
+# a smaller share, down to 0.3. Does the time that it costs grow as fast as the memory shrinks?
 
 # %% Measure three ways tags=["folded", "skip"]
 # %%px
@@ -270,7 +270,7 @@ chosen = segments(costs, budget)
 ways = {"nothing": [], "each layer": each, "chosen": chosen}
 steps, times = {}, {}
 for name, some in ways.items() if rank == 0 else ():  # the others rest
-    steps[name] = measure(net, some, checkpoint, tokens)
+    steps[name] = step_memory(net, some, checkpoint, tokens)
     times[name] = 1000 * steps[name]["took"]
 
 # %% Draw memory over time tags=["folded", "slide"]

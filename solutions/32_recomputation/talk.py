@@ -60,6 +60,9 @@
 # Take answers: two in forward, two in backward without recomputation; with it, two more. If one rank does not recompute, the others wait
 # in an all-reduce that it never calls.
 
+# %% [markdown] after="Define a layer" tags=["notes"]
+# It subtracts the mean over the ranks: one all-reduce in forward, and one in backward.
+
 # %% [markdown] after="Trace a step" tags=["notes"]
 # Six blue bars per rank: forward, forward, then recomputation and backward for the second layer, and again for the first. The data are the
 # same each time, and are sent each time.

@@ -99,11 +99,14 @@
 # %% [markdown] after="Exercise: accumulate" tags=["notes"]
 # Moving the reset alone leaves a factor of 2, and the instrument says so.
 
+# %% [markdown] after="Ask the instrument" tags=["notes"]
+# None, or what is still wrong: ask after each of the two changes.
+
 # %% [markdown] after="Exercise: own_gradients" tags=["notes"]
 # A sum and then a part, or at half the bytes a reduce-scatter. It is the gradient of an all-gather, as in part 22.
 
-# %% [markdown] after="Compare the repaired runs" tags=["notes"]
-# Both say None now. What would you still test? The next step, other grids, another dtype.
+# %% [markdown] after="Compare the repaired run" tags=["notes"]
+# It says None now. What would you still test? The next step, other grids, another dtype.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: the logged norm, clipping and anything else that compares gradients with a number. For 2: a smaller model with the same code and grid.

@@ -27,6 +27,9 @@ NUMBERS = (-2.0, -1.0, 1.0, 2.0)
 LARGEST = {4: 2**22, 8: 2**50}  # number in a case, by bytes of its dtype: whole numbers are exact up to four and eight times as much
 MOST_DRAWN = 2000
 NOT_CALLED_AGAIN = "the gradient of the first forward: the function was not called again"
+PAST_THE_INPUTS = (
+    "a second forward that does not begin at new leaves, so that its backward goes past the inputs; or inputs in another order"
+)
 CLOSED_GATES = [(1e18, 0.0, 1e18)] * 6  # nobody gets through: a function that is called too often
 LARGE_SHAPE = 512, 512  # float32: a MiB
 SPARE_ARRAYS = 2  # right answers hold up to 0.7 more than computed; wrong ones at least 3
@@ -245,11 +248,14 @@ class RecomputeCheck(GroupCheck):
         for i in range(MICRO_BATCHES):
             evaluated = ("E", i) in SCHEDULE
             out, want = (found[i], case.found[i][key]) if evaluated else (found[i][0], case.found[i][0][key])
-            self.array(out, want.astype(dtype), name=f"the result for micro-batch {i}", rank=r, cause="a function that gets other inputs")
+            cause = "a function that gets other inputs"
+            if random and ("B", 0) in SCHEDULE[: SCHEDULE.index(("F", i)) if ("F", i) in SCHEDULE else None]:
+                cause = "generators that do not go on where they were: put them back after the second forward, too"
+            self.array(out, want.astype(dtype), name=f"the result for micro-batch {i}", rank=r, cause=cause)
             if evaluated:
                 continue
             right, kept = (sides[key] for sides in case.found[i][1:])
-            cause = "random states that are not put back before the function is called again" if random else "inputs in another order"
+            cause = "random states that are not put back before the function is called again" if random else PAST_THE_INPUTS
             known, name = {NOT_CALLED_AGAIN: kept["v"]}, f"the gradient of v in micro-batch {i}"
             self.array(found[i][1], right["v"].astype(dtype), name=name, rank=r, cause=cause, instead=known)
             for name in right:

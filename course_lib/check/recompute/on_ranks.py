@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from course_lib import memory
-from course_lib.autograd import Module, Tensor, after_backward, no_grad
+from course_lib.autograd import Module, Tensor, after_backward, no_grad, tensor
 from course_lib.autograd.operations import relu
 from course_lib.autograd.random_states import random_states
 from course_lib.check.recompute.segment import Segment
@@ -34,6 +34,11 @@ def call_checkpoint(function, *inputs):
     out = student("checkpoint")(function, *inputs)
     if not isinstance(out, Tensor):
         raise TypeError(f"checkpoint must return a Tensor, made with Tensor.from_operation; got {type(out).__name__}.")
+    if tensor.grad_enabled() and not out.requires_grad:
+        raise ValueError(
+            "the result of checkpoint is not in the graph (requires_grad is False), so its function's parameters would get no gradient. "
+            "A usual cause: none of the inputs requires a gradient, as with tokens; from_operation needs one that does."
+        )
     return out
 
 
@@ -52,8 +57,6 @@ def run_schedule(schedule, batches, nested):
                 found[i] = _forward(segments, batches[i], nested)[0].data
         elif what == "F":
             running[i] = _forward(segments, batches[i], nested)
-            if not running[i][0].requires_grad:
-                raise ValueError("the result of checkpoint has no gradient (requires_grad is False), but its function's parameters do.")
         else:
             out, v = running.pop(i)
             data = out.data

@@ -95,6 +95,12 @@ class SegmentsCheck(Check):
                     self.fail(f"on rank {r}, the ranges cost {found:.3f} s, {found / case.best:.2f} times the best ones{said}", cause)
         return self
 
+    def many(self, layers: int) -> SegmentsCheck:
+        """Check that ranges of so many layers that one cannot try all choices fit, and are found in time."""
+        costs = draw_costs(self.random, layers)
+        self._choose(SegmentsCase(costs, int(0.6 * peak_memory(costs, [])), 0.0))
+        return self
+
     def _choose(self, case: SegmentsCase) -> list[Ranges]:
         """Call segments on the ranks, and check that its ranges are ranges that fit."""
         costs, most = case.costs, wording.size(case.budget)
@@ -107,10 +113,10 @@ class SegmentsCheck(Check):
                     self.fail(f"segments on rank {r} must raise a ValueError: nothing fits", "a choice that holds more than the budget")
                 continue
             if ranges == "ValueError":
-                self.fail(f"segments on rank {r} raises a ValueError, although there are ranges that fit", "ranges of one layer only")
+                self.fail(f"segments on rank {r} raises a ValueError, although there are ranges that fit", "ranges of one length only")
             self._require_ranges(ranges, len(costs), r)
             if (peak := peak_memory(costs, ranges)) > case.budget:
-                cause = "a layer's work, or a range whose layers are all held while it is recomputed"
+                cause = "a layer's work; a range, all of which is held in its backward; or a layer outside ranges, which keeps more"
                 self.fail(f"the ranges on rank {r} hold {wording.size(peak)}, more than the budget", cause)
             if case.budget >= peak_memory(costs, []) and ranges:
                 self.fail(f"segments on rank {r} recomputes something, although everything can be kept", "a missing choice: no ranges")
