@@ -257,7 +257,7 @@ def accumulate(model, micro_batches):
     ### END SOLUTION
 
 
-# %% Ask the instrument tags=["experiment", "slide-50"]
+# %% Ask the instrument tags=["experiment", "skip"]
 # %%px
 looking.report("C", everyone, compare_with_one_rank, words, accumulate=accumulate)
 
@@ -268,7 +268,8 @@ def own_gradients(dq, dk, dv, comm):
     """Return the gradients of this rank's q, k and v, from what its queries contribute.
 
     `dk` and `dv` are ``(batch, heads, all ranks' positions, width)``, in rank order.
-    ``summed(x, comm)`` is the sum over a group, ``own_part(x, comm, dim)`` this rank's part.
+    ``summed(x, comm)`` is the sum over a group, ``own_part(x, comm, dim)`` this rank's
+    part of it along a dimension.
     """
     ### BEGIN SOLUTION
     return dq, own_part(summed(dk, comm), comm, 2), own_part(summed(dv, comm), comm, 2)

@@ -99,9 +99,6 @@
 # %% [markdown] after="Exercise: accumulate" tags=["notes"]
 # Moving the reset alone leaves a factor of 2, and the instrument says so.
 
-# %% [markdown] after="Ask the instrument" tags=["notes"]
-# None, or what is still wrong: ask after each of the two changes.
-
 # %% [markdown] after="Exercise: own_gradients" tags=["notes"]
 # A sum and then a part, or at half the bytes a reduce-scatter. It is the gradient of an all-gather, as in part 22.
 
