@@ -283,7 +283,8 @@ RepairCheck("own_gradients", ranks).own_gradients(4).own_gradients(2).passed()
 # %% Compare the repaired run tags=["experiment", "slide-50"]
 # %%px
 looking.report("D", everyone, compare_with_one_rank, words, own_gradients=own_gradients)
-two = [looking.start("D", everyone, **r) for r in ({}, dict(own_gradients=own_gradients))]
+two = [looking.start("D", everyone)]
+two += [looking.start("D", everyone, own_gradients=own_gradients)]
 
 # %% Trace a step of D, as it was and repaired tags=["experiment", "skip"]
 # %%px --trace
