@@ -58,7 +58,7 @@ async def gather_one(model):
     print(f"rank {rank}: {weights[0]} and {weights['whole']}, {more:g} MiB more")
 
 
-dist = Dist(world_size=2)
+dist = Dist(world_size=2, strict=True)
 models = [Model(rank, dist, num_layers=2, global_batch_size=2) for rank in range(2)]
 done = await asyncio.gather(*(gather_one(model) for model in models))
 

@@ -68,7 +68,7 @@ async def message(model, work):
 
 
 for work in ((1, 4), (4, 1)):
-    dist = Dist(world_size=2)
+    dist = Dist(world_size=2, strict=True)
     models = [Model(r, dist, num_layers=1, global_batch_size=64) for r in range(2)]
     done = await asyncio.gather(*(message(model, work) for model in models))
 

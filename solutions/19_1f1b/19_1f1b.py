@@ -77,7 +77,7 @@ async def forward_only(model):
         print(f"rank {model.rank}, micro-batch {k}: {now}, activations: {held}")
 
 
-dist = Dist(world_size=2)
+dist = Dist(world_size=2, strict=True)
 models = [Model(rank, dist, num_layers=2, global_batch_size=24) for rank in range(2)]
 done = await asyncio.gather(*(forward_only(model) for model in models))
 

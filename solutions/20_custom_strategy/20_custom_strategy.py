@@ -76,7 +76,7 @@ async def overlap(model, late):
 
 
 for late in (False, True):
-    dist = Dist(world_size=16)
+    dist = Dist(world_size=16, strict=True)
     models = [Model(rank, dist, 2, 64) for rank in range(16)]
     done = await asyncio.gather(*(overlap(model, late) for model in models))
 
@@ -102,7 +102,7 @@ ways = {
     "4 ranks on different nodes": across,
 }
 for name, groups in ways.items():
-    dist = Dist(world_size=32)
+    dist = Dist(world_size=32, strict=True)
     models = [Model(rank, dist, 1, 64) for rank in range(32)]
     times = await asyncio.gather(*(gather_in(model, groups) for model in models))
     print(f"gathering a weight across {name}: {wording.seconds(max(times))}")

@@ -97,6 +97,9 @@ class Dist:
         Whether exceeding the memory of a device ends the simulation; `schedule.simulation.run` sets it.
     slowdown : mapping of int to float
         Ranks whose computation takes this many times as long as the hardware's; 1 for all others.
+    strict : bool
+        Whether a sample that counts twice in a gradient ends the simulation, as in `schedule.simulation.run`, instead of a warning, the
+        first time.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Dist:
         layer: Layer = LAYER,
         memory_limit: bool = False,
         slowdown: Mapping[int, float] | None = None,
+        strict: bool = False,
     ):
         if not isinstance(world_size, int) or world_size < 1:
             raise ValueError(f"Dist(world_size): world_size is the number of ranks, 1 or more; got {world_size!r}.")
@@ -116,6 +120,7 @@ class Dist:
                 raise ValueError(
                     f"Dist(slowdown): expected numbers greater than 0 for ranks below {world_size}; got {times!r} for {rank!r}."
                 )
+        self.strict, self.warned = strict, False
         self.models: dict[int, object] = {}
         self.world = Group(tuple(range(world_size)), hardware)
         self._groups = {self.world.ranks: self.world}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterable
 
 from course_lib.sim.core.errors import SimulationError
@@ -166,9 +167,15 @@ def check_whole(model, value: object, num_shards: object) -> None:
 
 
 def refuse_twice(model, layer: int, mask: int, whose: str) -> None:
-    """Raise an error for two gradients that have samples in common."""
+    """Raise an error for two gradients that have samples in common; unless `Dist` is strict, only warn, once."""
     cause = "every rank takes all samples instead of its own (get_next_microbatch), or a sum is added again"
-    _refuse(model, layer, f"{whose} contain {_samples(mask)}: in the sum they would count twice. A usual cause: {cause}.")
+    text = f"{whose} contain {_samples(mask)}: in the sum they would count twice. A usual cause: {cause}."
+    if model.dist.strict:
+        _refuse(model, layer, text)
+    if not model.dist.warned:
+        model.dist.warned = True
+        said = SimulationError(text, rank=model.rank, layer=layer, time=model.time)
+        warnings.warn(f"{said} The step goes on, and the times are right; with sim.run, this is an error.", stacklevel=4)
 
 
 def check_combine(model, one, other: object) -> None:

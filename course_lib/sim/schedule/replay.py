@@ -63,7 +63,7 @@ def replay(
     SimulationError
         The record breaks a rule of the simulator, or is not a record.
     """
-    dist = Dist(world_size, hardware, layer, memory_limit, slowdown)
+    dist = Dist(world_size, hardware, layer, memory_limit, slowdown, strict=True)
     models = [Model(r, dist, num_layers, global_batch_size) for r in range(world_size)]
     try:
         ranks = json.loads(text)

@@ -80,7 +80,7 @@ def simulate(
     **arguments: object,
 ) -> list[Model]:
     """Run a loop on all ranks, and return the models. Parameters as for `run`."""
-    dist = Dist(world_size, hardware, layer, memory_limit, slowdown)
+    dist = Dist(world_size, hardware, layer, memory_limit, slowdown, strict=True)
     models = [Model(r, dist, num_layers, global_batch_size) for r in range(world_size)]
     drive(loop, models, **arguments)
     return models

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -51,6 +52,43 @@ def test_the_original_interface():
     assert get_model_theoretical_best_time(first) == 3 * 8 * 1024 * 6 * 4096**2 / (4 * 989e12)
     one_line = run(data_parallel, world_size=4, num_layers=3, global_batch_size=8, batch_size=2)
     assert (one_line.time, one_line.memory, one_line.memory_rank) == (seconds, memory, rank)
+
+
+async def as_the_original_lab_does(model):
+    """Its demonstration: one micro-batch a rank, and the sum over all ranks added to what a rank has."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    for layer in range(model.num_layers):
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+    samples = list(range(model.rank, model.global_batch_size, model.world_size))
+    activations[0] = model.get_input_activation(samples)
+    for layer in range(model.num_layers):
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+    grad_activations[model.num_layers] = model.loss(activations[model.num_layers])
+    for layer in range(model.num_layers - 1, -1, -1):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations[layer], grad_activations[layer + 1], weights[layer]
+        )
+        grad_weights[layer] += await model.all_reduce(grad_weights[layer], layer)
+    for layer in range(model.num_layers):
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights[layer], weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+def test_the_demonstration_of_the_original_lab_runs_and_one_warning_says_what_counts_twice():
+    async def main(dist):
+        models = [Model(rank=i, dist=dist, num_layers=3, global_batch_size=16) for i in range(4)]
+        return await asyncio.gather(*(as_the_original_lab_does(model) for model in models))
+
+    with pytest.warns(UserWarning) as said:
+        models = asyncio.run(main(Dist(4)))
+    (text,) = [str(one.message) for one in said]
+    assert re.match(r"rank (\d), layer 2, .*: both gradients contain samples \1, .*: in the sum they would count twice", text)
+    assert get_training_stats(models)[0] > 0 and sorted(models[3].final_weights) == [0, 1, 2]
+    with pytest.raises(SimulationError, match="both gradients contain samples .*: in the sum they would count twice"):
+        asyncio.run(main(Dist(4, strict=True)))
+    with pytest.raises(SimulationError, match="would count twice"):
+        run(as_the_original_lab_does, world_size=4, num_layers=3, global_batch_size=16)
 
 
 def test_helpers_cut_the_batch():

@@ -91,7 +91,7 @@ def record_attempt(loop, sizes, arguments):
 
     if loop not in globals():
         raise NameError(f"name '{loop}' is not defined", name=loop)
-    dist, error = Dist(sizes["world_size"]), ""
+    dist, error = Dist(sizes["world_size"], strict=True), ""
     models = [Model(rank, dist, sizes["num_layers"], sizes["global_batch_size"]) for rank in range(sizes["world_size"])]
     try:
         simulation.drive(globals()[loop], models, **arguments)
