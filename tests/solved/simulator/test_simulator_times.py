@@ -85,7 +85,7 @@ def test_the_demonstration_of_the_original_lab_runs_and_one_warning_says_what_co
     (text,) = [str(one.message) for one in said]
     assert re.match(r"rank (\d), layer 2, .*: both gradients contain samples \1, .*: in the sum they would count twice", text)
     assert get_training_stats(models)[0] > 0 and sorted(models[3].final_weights) == [0, 1, 2]
-    with pytest.raises(SimulationError, match="both gradients contain samples .*: in the sum they would count twice"):
+    with pytest.raises(SimulationError, match=r"both gradients contain samples .*: in the sum they would count twice"):
         asyncio.run(main(Dist(4, strict=True)))
     with pytest.raises(SimulationError, match="would count twice"):
         run(as_the_original_lab_does, world_size=4, num_layers=3, global_batch_size=16)
