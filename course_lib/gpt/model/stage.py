@@ -106,16 +106,7 @@ class Stage:
         numpy.ndarray or None
             Gradient of `x`, for the previous rank; None on the first rank.
         """
-        if k not in self._in_flight:
-            here = f"in flight: {', '.join(map(str, sorted(self._in_flight)))}" if self._in_flight else "none is in flight"
-            raise ValueError(f"stage.backward: micro-batch {k} has not been through forward, or has already been through backward; {here}.")
-        given, out = self._in_flight[k]
-        if self.last and (np.size(grad) != 1 or grad is None):
-            raise ValueError(f"stage.backward: on the last rank grad is a number, the weight of this loss; got {_describe(grad)}.")
-        if not self.last and np.shape(grad) != out.shape:
-            raise ValueError(
-                f"stage.backward: the gradient of micro-batch {k} must have shape {out.shape}, like its output; got {_describe(grad)}."
-            )
+        given, out = self._check_backward(k, grad, "backward")
         with self._work("backward", k):
             del self._in_flight[k]
             out.backward(np.asarray(grad, self.dtype).reshape(out.shape))
@@ -144,6 +135,20 @@ class Stage:
             yield
         self.done.append((kind[0].upper(), k))
 
+    def _check_backward(self, k: int, grad: object, name: str) -> tuple[Tensor | None, Tensor]:
+        """Return what is in flight of a micro-batch, after checking the arguments of the method of this name."""
+        if k not in self._in_flight:
+            here = f"in flight: {', '.join(map(str, sorted(self._in_flight)))}" if self._in_flight else "none is in flight"
+            raise ValueError(f"stage.{name}: micro-batch {k} has not been through forward, or has already been through backward; {here}.")
+        given, out = self._in_flight[k]
+        if self.last and (np.size(grad) != 1 or grad is None):
+            raise ValueError(f"stage.{name}: on the last rank grad is a number, the weight of this loss; got {_describe(grad)}.")
+        if not self.last and np.shape(grad) != out.shape:
+            raise ValueError(
+                f"stage.{name}: the gradient of micro-batch {k} must have shape {out.shape}, like its output; got {_describe(grad)}."
+            )
+        return given, out
+
     def _check_input(self, x: object, tokens: bool, k: int) -> None:
         if tokens and (not isinstance(x, np.ndarray) or x.dtype.kind not in "iu"):
             raise ValueError(f"stage.forward: on the first rank x is the tokens of micro-batch {k}, whole numbers; got {_describe(x)}.")
@@ -152,10 +157,24 @@ class Stage:
             raise ValueError(f"stage.forward: x is what the previous rank sent for micro-batch {k}, {kind}; got {_describe(x)}.")
 
 
-class PacedStage(Stage):
-    """Stage whose work takes a given time: it computes, and then sleeps until that time is over.
+class Paced:
+    """Mixin for a stage whose work takes a given time: it computes, and then sleeps until that time is over.
 
     So the stages of a pipeline take the times that they are meant to take, even if several ranks share a core.
+    """
+
+    _seconds: dict[str, float]
+
+    @contextmanager
+    def _work(self, kind: str, k: int) -> Iterator[None]:
+        until = time.monotonic() + self._seconds[kind]
+        with super()._work(kind, k):
+            yield
+            time.sleep(max(0.0, until - time.monotonic()))
+
+
+class PacedStage(Paced, Stage):
+    """Stage whose work takes given times, see `Paced`.
 
     Parameters
     ----------
@@ -168,13 +187,6 @@ class PacedStage(Stage):
     def __init__(self, layers: list[Module], width: int, dtype=np.float32, *, forward: float, backward: float):
         super().__init__(layers, width, dtype)
         self._seconds = {"forward": forward, "backward": backward}
-
-    @contextmanager
-    def _work(self, kind: str, k: int) -> Iterator[None]:
-        until = time.monotonic() + self._seconds[kind]
-        with super()._work(kind, k):
-            yield
-            time.sleep(max(0.0, until - time.monotonic()))
 
 
 def _describe(value: object) -> str:
