@@ -23,6 +23,7 @@ WORK_COLORS = {  # spans of these names
     "recompute": "#CC79A7",
     "backward": "#E69F00",
     "update": "#009E73",
+    "weight grad": "#F0E442",
 }
 COMPUTING = "#CFCFCF"  # without a name, as in a trace
 SPAN_COLOR = "#6E6E6E"  # spans of other names, and transfers without a group
@@ -177,7 +178,7 @@ def legend(title: str = "How to read the pictures of this course") -> Picture:
     axes.set(xlim=(0, 17.4), ylim=(1.25 * len(lines), -0.1))
     axes.axis("off")
     for i, (text, samples) in enumerate(lines):
-        width = 2.1 if samples[0][2].isalpha() else 1.0
+        width = 8.7 / len(samples) if samples[0][2].isalpha() else 1.0
         for k, (fill, style, name) in enumerate(samples):
             place = (width * k + 0.05, 1.25 * i + 0.05)
             axes.add_patch(Rectangle(place, width - 0.1, 0.9, **{"facecolor": fill, "edgecolor": "white"} | style))

@@ -38,7 +38,14 @@ class PipelineCheck(GroupCheck):
         "gpipe_step" or "one_forward_one_backward_step".
     ranks : Ranks
     show : bool
+
+    Attributes
+    ----------
+    divided : bool
+        Whether the stages' backward consists of the student's `backward_input` and `backward_weight`.
     """
+
+    divided = False
 
     def __init__(self, function: str, ranks, *, show: bool = True):
         super().__init__(function, ranks, show=show)
@@ -59,8 +66,11 @@ class PipelineCheck(GroupCheck):
 
     def _step(
         self, size: int, count: int, dtype: type, *, large: bool = False, times: int = 1, deep: bool = False
-    ) -> tuple[list[tuple[list[int], ReferencePipeline]], list[int]]:
-        """Take steps, and return each rank's peak memory if activations are `deep`; then neither order nor requests are checked."""
+    ) -> tuple[list[tuple[list[int], ReferencePipeline]], list, list[int]]:
+        """Take steps, and return the models, the ranks' answers, and each rank's peak memory if activations are `deep`.
+
+        With `deep`, neither order nor requests are checked.
+        """
         models = self._build(size, count, dtype, large, deep=deep)
         answers = self._steps(models, times, watched=deep and ISOLATION_VARIABLE not in os.environ, peak=deep and self.baseline_limit())
         rtol = 1e-9 if dtype is np.float64 else 2e-3
@@ -94,7 +104,7 @@ class PipelineCheck(GroupCheck):
                     cause = "requests that are not kept; each needs a Wait"
                     many = max(left, self.ranks.unended[r])
                     self.fail(f"rank {r} has started {many} more sends or receives with Isend or Irecv than it has waited for", cause)
-        return models, [answers[r][-1] if peak is None else peak for r, peak in enumerate(self.ranks.peaks)]
+        return models, answers, [answers[r][-1] if peak is None else peak for r, peak in enumerate(self.ranks.peaks)]
 
     def _steps(self, models: list[tuple[list[int], ReferencePipeline]], times: int = 1, watched: bool = False, **how: object) -> list:
         """Take steps on all ranks, each with its micro-batches."""
@@ -168,7 +178,7 @@ class PipelineCheck(GroupCheck):
         """Check the peak memory of a rank in 1F1B: the activations of its micro-batches in flight, and no more."""
         memory.keep_freed()  # in this process
         for many in (2, count):  # the first step allocates memory that stays allocated
-            models, peaks = self._step(size, many, np.float32, deep=True)
+            models, _, peaks = self._step(size, many, np.float32, deep=True)
         self.ranks.call(end_measurement)
         needs: dict[int, tuple[int, int]] = {}  # all groups have models of the same shapes
         for group, model in models:
@@ -199,17 +209,26 @@ class PipelineCheck(GroupCheck):
         self.case = (
             f"{self.describe_groups(groups, dtype)}, {count} micro-batch{'es' * (count > 1)} of {batch} x {positions} tokens, width {width}"
         )
-        given, models = [None] * 4, []
-        for color, group in enumerate(groups):
+        models = []
+        for group in groups:
             per = 1 if large or deep else int(self.random.integers(1, 3))
             sizes = Sizes(self.sizes(1, 7, 13)[0], width, heads, per * len(group), positions + int(self.random.integers(0, 3)))
-            model = ReferencePipeline(sizes, len(group), self.random, (count, batch, positions), dtype)
-            models.append((group, model))
+            models.append((group, ReferencePipeline(sizes, len(group), self.random, (count, batch, positions), dtype)))
+        meets = {}
+        for group, _ in models if gated else ():
             for i, r in enumerate(group):
-                meets = [[other for other, _ in met] for met in concurrent_work(self.function, len(group), i, count)] if gated else None
-                given[r] = dict(sizes=model.numbers, values=model.values[i], place=(color, i), meets=meets, deep=deep)
-        self.ranks.call(build_stage, given, show=self.show)
+                meets[r] = [[other for other, _ in met] for met in concurrent_work(self.function, len(group), i, count)]
+        self._place(models, meets, deep)
         return models
+
+    def _place(self, models: list[tuple[list[int], ReferencePipeline]], meets: dict[int, list], deep: bool = False) -> None:
+        """Make the stages on the ranks; with gates where a rank has ranks to meet, see `concurrent_work`."""
+        given = [None] * 4
+        for color, (group, model) in enumerate(models):
+            for i, r in enumerate(group):
+                facts = dict(sizes=model.numbers, values=model.values[i], place=(color, i), meets=meets.get(r))
+                given[r] = facts | dict(deep=deep, divided=self.divided)
+        self.ranks.call(build_stage, given, show=self.show)
 
     def _order(self, order: list[str], i: int, group: list[int], count: int, times: int, message: int) -> None:
         """Check the work of a group's rank, as recorded by its stage and as shown by its messages of `message` bytes."""

@@ -1,4 +1,4 @@
-"""Functions that the checks of part 25's schedules run on the ranks; see `pipeline.check`."""
+"""Functions that the checks of the schedules of parts 25 and 35 run on the ranks; see `pipeline.check` and `pipeline.zero_bubble`."""
 
 from __future__ import annotations
 
@@ -9,45 +9,88 @@ from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
 from course_lib.gpt.model.decoder import Sizes, layers
+from course_lib.gpt.model.divided_stage import DividedStage
 from course_lib.gpt.model.stage import Stage
 
 
-def build_stage(sizes, values, place, meets, deep):
+def build_stage(sizes, values, place, meets, deep, divided, stage=None):
     """Make a stage with these parameters in this rank's group; see `concurrent_work` for `meets`.
 
-    `deep`: release freed memory to the system at once.
+    `deep`: release freed memory to the system at once. `divided`: its backward consists of the student's two functions.
+    `stage`: number of stages and this one's number, if not those of the group.
     """
     everyone = student("everyone")
-
-    class Gated(Stage):
-        """Stage with gates: it works once enough has been sent, concurrently with some neighbours, whose numbers scale its input."""
-
-        def forward(self, k, x, labels):
-            return forward_scaled(self, k, x, labels, self.begin())
-
-        def backward(self, k, grad):
-            return super().backward(k, np.asarray(grad, self.dtype) * self.begin())
-
-        def begin(self):
-            number, theirs = np.array([traffic_gates.pass_gate()]), np.empty(1)
-            others = [n - 1 - other for other in meets.pop(0)]
-            self.told += [between.Isend(number, dest=other) for other in others]
-            product = float(number[0])
-            for other in others:
-                between.Recv(theirs, source=other)
-                product *= float(theirs[0])
-            return self.dtype.type(product)
-
-    comm, kinds = everyone.Split(color=place[0], key=place[1]), Stage if meets is None else Gated
+    kind, functions = Stage, {}
+    if divided:
+        kind, functions = DividedStage, dict(backward_input=student("backward_input"), backward_weight=student("backward_weight"))
+    comm = everyone.Split(color=place[0], key=place[1])
     between = everyone.Split(color=place[0], key=-place[1])  # the same ranks as another communicator
     n, me = comm.Get_size(), comm.Get_rank()
-    stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
+    layers_of = stage or (n, me)
+    kind = kind if meets is None else _gated(kind, between, [[n - 1 - other for other in others] for others in meets])
+    stage = kind(layers(Sizes(*sizes), *layers_of, dtype=values[0].dtype), sizes[1], values[0].dtype, **functions)
     for (_, p), value in zip(stage.named_parameters(), values, strict=True):
         p.data = value.copy()
     stage.told = []
     get_ipython().user_ns["trial"] = stage, comm
     if deep:
         memory.release_freed_at_once(True)
+
+
+def _gated(kind, between, meets):
+    """Return a kind of stage with gates: it works once enough has been sent, concurrently with some ranks of the group `between`.
+
+    The numbers of its gate and of theirs scale what it works on.
+    """
+
+    class Gated(kind):
+        def forward(self, k, x, labels):
+            return forward_scaled(self, k, x, labels, self.dtype.type(self.begin()))
+
+        def backward(self, k, grad):
+            return super().backward(k, np.asarray(grad, self.dtype) * self.dtype.type(self.begin()))
+
+        def back(self, k, grad, through):
+            products = self.products[k] = []
+            return super().back(k, np.asarray(grad, self.dtype) * self.dtype.type(self.begin()), noting(products, through))
+
+        def backward_weight(self, k):
+            number = self.begin()
+            for product in self.products.pop(k, ()):
+                scale_rows(product.x, row_factors(number, product.x))
+            super().backward_weight(k)
+
+        def begin(self):
+            number, theirs, others = np.array([traffic_gates.pass_gate()]), np.empty(1), meets.pop(0)
+            self.told += [between.Isend(number, dest=other) for other in others]
+            product = float(number[0])
+            for other in others:
+                between.Recv(theirs, source=other)
+                product *= float(theirs[0])
+            return product
+
+    Gated.products = {}
+    return Gated
+
+
+def noting(products, through):
+    """Have a function of `DividedStage.back` note the products that it is called with."""
+
+    def noted(product, grad):
+        products.append(product)
+        return through(product, grad)
+
+    return noted
+
+
+def row_factors(number, x):
+    """Factors of the rows of x, which depend on a gate's number: their sum of products cannot be computed before the number is known."""
+    return 1 + 0.5 * np.cos(number * np.arange(1, x.size // x.shape[-1] + 1))
+
+
+def scale_rows(x, factors):
+    """Multiply each row of x in place."""
+    x.reshape(-1, x.shape[-1])[...] *= factors[:, None].astype(x.dtype)
 
 
 def forward_scaled(stage, k, x, labels, number):
@@ -85,6 +128,40 @@ def run_steps(function, batches, times, watched):
     parameters = [p for _, p in stage.named_parameters()]
     peak = held.true_peak if watched else 0
     return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches, peak
+
+
+def go_back(inputs, grads):
+    """Take micro-batches forward, and have the student's `backward_input` called for each.
+
+    Returns what that returned, and the gradients of the parameters, which begin with ones.
+    """
+    stage, _ = student("trial")
+    stage.products, plain = {}, stage.back
+
+    def back(k, grad, through):
+        products = stage.products[k] = []
+        return plain(k, grad, noting(products, through))
+
+    stage.back = back
+    for _, p in stage.named_parameters():
+        p.grad = np.ones_like(p.data)
+    for k, (x, labels) in enumerate(inputs):
+        stage.forward(k, x, labels)
+    found = [stage.backward_input(k, grad) for k, grad in enumerate(grads)]
+    return found, [p.grad for _, p in stage.named_parameters()]
+
+
+def add_weight_gradients(order, factors):
+    """Scale the rows of the products' x, and have the student's `backward_weight` called for micro-batches in this order.
+
+    Returns the gradients of the parameters, and the parameters.
+    """
+    stage, _ = student("trial")
+    for k in order:
+        for product in stage.products.pop(k, ()):
+            scale_rows(product.x, factors[k])
+        stage.backward_weight(k)
+    return [p.grad for _, p in stage.named_parameters()], [p.data for _, p in stage.named_parameters()]
 
 
 def end_measurement():

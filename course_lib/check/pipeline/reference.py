@@ -1,10 +1,13 @@
-"""Expected results of part 25's steps: the model on one process, the order of the work, concurrent work, and memory."""
+"""Expected results of the steps of parts 25 and 35: the model on one process, the order of the work, concurrent work, and memory."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from course_lib import memory
+from course_lib.autograd import Module, Parameter, Tensor
+from course_lib.autograd.operations import linear
+from course_lib.gpt.model.block import ParallelLinear
 from course_lib.gpt.model.decoder import Sizes, layers
 from course_lib.gpt.model.stage import Stage
 
@@ -119,3 +122,90 @@ def stage_memory(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
         forward(0)
     stage.backward(0, np.ones(() if stage.last else (*batches[0][0].shape, stage.width), stage.dtype))
     return peak.true_peak, one.true_now
+
+
+class RowScaled(Module):
+    """Matrix product whose weight has the gradient that it would have if the rows of x had been scaled by `factors`."""
+
+    def __init__(self, weight: Parameter):
+        self.weight, self.factors = weight, np.ones(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.data.reshape(-1, x.shape[-1]) * self.factors[:, None].astype(x.dtype)
+        scaled = linear(Tensor(rows.reshape(x.shape)), self.weight)
+        return linear(x, Tensor(self.weight.data)) + (scaled - scaled.data)
+
+
+def scaled_products(stage: Stage) -> list[RowScaled]:
+    """Replace the matrix products of a stage's layers, and return the replacements."""
+    found = []
+    for layer in stage.layers:
+        for name, child in list(layer.children()):
+            if isinstance(child, ParallelLinear):
+                found.append(RowScaled(child.weight))
+                setattr(layer, name, found[-1])
+    return found
+
+
+def product_bytes(stage: Stage, batches: list) -> int:
+    """Bytes of what a micro-batch's weight gradients need: the input of each matrix product of a stage, and its result's gradient."""
+    numbers = sum(sum(p.shape) for layer in stage.layers for _, p in _matrices(layer))
+    return numbers * batches[0][0].size * stage.dtype.itemsize
+
+
+def _matrices(layer: Module) -> list[tuple[str, Parameter]]:
+    return [(name, child.weight) for name, child in layer.children() if isinstance(child, ParallelLinear)]
+
+
+def ticks(orders: list[list[tuple[str, int]]]) -> list[list[int]]:
+    """Return when each piece of work of a group begins, if "F", "B" and "W" take one tick each and messages none.
+
+    Raises
+    ------
+    ValueError
+        In this order, the ranks wait for each other.
+
+    Examples
+    --------
+    >>> ticks([[("F", 0), ("B", 0), ("W", 0)], [("F", 0), ("B", 0), ("W", 0)]])
+    [[0, 3, 4], [1, 2, 3]]
+    """
+    ended: dict[tuple[str, int, int], int] = {}
+    found: list[list[int]] = [[] for _ in orders]
+    moved = True
+    while moved:
+        moved = False
+        for r, order in enumerate(orders):
+            while len(found[r]) < len(order):
+                kind, k = order[len(found[r])]
+                needed = {"F": ("F", r - 1, k), "B": ("B", r + 1, k), "W": ("B", r, k)}[kind]
+                if needed[1] in range(len(orders)) and needed not in ended:
+                    break
+                found[r].append(max(found[r][-1] + 1 if found[r] else 0, ended.get(needed, 0)))
+                ended[kind, r, k] = found[r][-1] + 1
+                moved = True
+    if any(len(begins) < len(order) for begins, order in zip(found, orders, strict=True)):
+        raise ValueError("in this order the ranks wait for each other.")
+    return found
+
+
+def h1_ticks(n: int, count: int) -> int:
+    """Duration of a step of ZB-H1 in ticks.
+
+    With T_F = T_B = T_W, the idle time of each rank is (n - 1)(T_F + T_B - T_W) for n micro-batches or more (Qi et al., 2023, "Zero
+    Bubble Pipeline Parallelism", section 2.3).
+
+    >>> h1_ticks(4, 8) - 3 * 8
+    3
+    """
+    return 2 * (n - 1 + count) + max(1, count - n + 1)
+
+
+def most_held(order: list[tuple[str, int]], after_backward: float = 1.0) -> float:
+    """Largest number of micro-batches that have begun with F and not ended with W; those after B count as `after_backward`.
+
+    >>> most_held([("F", 0), ("F", 1), ("B", 0), ("B", 1), ("W", 0), ("W", 1)])
+    2.0
+    """
+    change = {"F": 1.0, "B": after_backward - 1.0, "W": -after_backward}
+    return float(np.max(np.cumsum([change[kind] for kind, _ in order]), initial=0.0))

@@ -6,16 +6,18 @@ gradients of norms and embeddings cost little, and belong to B.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from course_lib.autograd import Module, Parameter, Tensor
 from course_lib.autograd.operations import matmul_arrays
 from course_lib.gpt.model.block import ParallelLinear
+from course_lib.gpt.model.decoder import Sizes, layers
 from course_lib.gpt.model.stage import Paced, Stage
+from course_lib.trace import span
 
-WEIGHT_GRADIENT = "weight gradient"
+WEIGHT_GRADIENT = "weight grad"
 Through = Callable[["Product", np.ndarray], np.ndarray]
 
 
@@ -134,9 +136,46 @@ class PacedDividedStage(Paced, DividedStage):
     layers, width, dtype, backward_input, backward_weight
         As for `DividedStage`; the layers should be small.
     seconds : dict of str to float
-        Seconds for a micro-batch's "forward", "backward" (B) and "weight gradient" (W).
+        Seconds for a micro-batch's "forward", "backward" (B) and "weight grad" (W).
     """
 
     def __init__(self, *arguments: object, seconds: dict[str, float], **functions: Callable):
         super().__init__(*arguments, **functions)
         self._seconds = seconds
+
+
+def undivided(backward_input: Callable, backward_weight: Callable) -> dict[str, Callable]:
+    """Return functions of a stage that does all of its backward at once: with these, ZB-H1 is 1F1B."""
+
+    def both(stage: DividedStage, k: int, grad: np.ndarray | float) -> np.ndarray | None:
+        back = backward_input(stage, k, grad)
+        backward_weight(stage, k)
+        return back
+
+    return {"backward_input": both, "backward_weight": lambda stage, k: None}
+
+
+def take_paced_steps(step: Callable, ways: Mapping[str, tuple[dict, dict]], count: int, comm: object, tries: int = 3) -> None:
+    """Take steps with paced stages, each in a span with the name of its way; collective.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(stage, micro_batches, comm)``.
+    ways : mapping of str to (dict, dict)
+        By name: the functions of a `DividedStage`, and the seconds of a `PacedDividedStage`.
+    count : int
+        Number of micro-batches.
+    comm : Communicator
+    tries : int
+        Steps of each way.
+    """
+    n, rank = comm.Get_size(), comm.Get_rank()
+    sizes = Sizes(vocabulary=8, width=8, heads=1, depth=n, length=4)
+    batches = [(np.zeros((1, 4), int), np.zeros((1, 4), int))] * count
+    for name, (functions, seconds) in ways.items():
+        for _ in range(tries):
+            stage = PacedDividedStage(layers(sizes, n, rank), sizes.width, seconds=seconds, **functions)
+            comm.Barrier()
+            with span(name):
+                step(stage, batches, comm)

@@ -17,6 +17,7 @@ from course_lib.autograd.functional import gelu
 from course_lib.gpt.fsdp.wrapping import call_in_backward
 from course_lib.gpt.model.block import Block
 from course_lib.gpt.model.decoder import loss_of
+from course_lib.gpt.model.divided_stage import DividedStage
 
 ROUNDED_TO = 10**5  # bytes
 Ranges = Sequence[tuple[int, int]]  # (start, stop) of layers that are recomputed together, in order
@@ -187,6 +188,28 @@ def step_memory(layers: Sequence[Module], ranges: Ranges, checkpoint: Callable, 
         seconds += [(earlier + later) / 2, later]
         held += [peak, now]
     return dict(seconds=seconds, held=held, peak=max(held), took=took)
+
+
+def kept_by_divided(stage: DividedStage, tokens: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
+    """Measure the bytes that a stage keeps of a micro-batch after its forward, and after `backward_input`.
+
+    Parameters
+    ----------
+    stage : DividedStage
+        Nothing is in flight in it, and its parameters have gradients.
+    tokens, labels : numpy.ndarray
+        int ``(batch, positions)``.
+    """
+    x = tokens if stage.first else np.ones_like(stage.buffer(tokens))
+    found = []
+    with memory.watch():
+        before = tracemalloc.get_traced_memory()[0]
+        stage.forward(0, x, labels)
+        found.append(tracemalloc.get_traced_memory()[0] - before)
+        stage.backward_input(0, 1.0 if stage.last else np.ones_like(stage.buffer(tokens)))
+        found.append(tracemalloc.get_traced_memory()[0] - before)
+        stage.backward_weight(0)
+    return found[0], found[1]
 
 
 def _marks(step: Callable, layers: Sequence[Module]) -> list[tuple[float, int, int]]:

@@ -36,6 +36,16 @@ def work_order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[W
     return found + backward[total - first :]
 
 
+def work_orders(ranks: int, chunks: int, micro_batches: int) -> list[list[tuple[str, int, int]]]:
+    """List the work of all ranks in order, as `sim.schedule.schedules` draws it: "forward" or "backward", the micro-batch, the chunk.
+
+    >>> work_orders(1, 1, 2)
+    [[('forward', 0, 0), ('backward', 0, 0), ('forward', 1, 0), ('backward', 1, 0)]]
+    """
+    each = [work_order(rank, ranks, chunks, micro_batches) for rank in range(ranks)]
+    return [[("forward" if forward else "backward", k, chunk) for forward, chunk, k in work] for work in each]
+
+
 def warmup_forwards(rank: int, ranks: int, chunks: int) -> int:
     """Number of forwards of a rank before forwards and backwards alternate."""
     return ranks - rank - 1 if chunks == 1 else 2 * (ranks - rank - 1) + (chunks - 1) * ranks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from course_lib.engine.namespace import student
 from course_lib.sim.calibrate import BlockCost, calibrate
@@ -45,19 +45,21 @@ def compare_with_simulation(ranks, functions: Mapping[str, str], size: int, *, d
         with ranks.trace(show=False) as traces:
             ranks.call(measure_steps, arguments)
         step = sorted(traces[0].parts("step")[1:], key=lambda part: part.seconds)[tries // 2]  # the first one is a warm-up
-        expected = simulate_order(step, cost, depth // size, machine)
+        message = machine.nvlink.send(cost.message_bytes())
+        expected = simulate_order(step, lambda rank, kind: depth // size * cost.seconds(kind, machine), message)
         panels |= {f"{name}, measured": step, f"{name}, simulated": expected}
         apart = max(apart, abs(expected.seconds / step.seconds - 1))
     return machine, panels, apart
 
 
-def simulate_order(step: Trace, cost: BlockCost, depth: int, machine) -> Trace:
-    """Simulate a step in the order of a measured one, with the times of stages of `depth` blocks each."""
-    order = [[(e.name, int(e.label)) for e in sorted(r.events, key=lambda e: e.begin) if e.label] for r in step.ranks]
-    message = machine.nvlink.send(cost.message_bytes())
-    return schedules.as_trace(
-        schedules.schedule_times(order, lambda rank, kind: depth * cost.seconds(kind, machine), message), "step", message
-    )
+def simulate_order(step: Trace, seconds: Callable[[int, str], float], message: float = 0.0) -> Trace:
+    """Simulate a step in the order of a measured one; `seconds` and `message` as for `schedules.schedule_times`."""
+    return schedules.as_trace(schedules.schedule_times(measured_order(step), seconds, message), "step", message)
+
+
+def measured_order(step: Trace) -> list[schedules.WorkOrder]:
+    """Return the work of each rank in a measured step, in its order."""
+    return [[(e.name, int(e.label)) for e in sorted(r.events, key=lambda e: e.begin) if e.label] for r in step.ranks]
 
 
 def measure_steps(size, function, depth, count, tries, cost):

@@ -12,7 +12,7 @@ from course_lib import plots
 from course_lib.trace.recorder import Event
 from course_lib.trace.timeline import RankTrace, Trace
 
-FORWARD, BACKWARD, WEIGHT_GRADIENT = "forward", "backward", "weight gradient"
+FORWARD, BACKWARD, WEIGHT_GRADIENT = "forward", "backward", "weight grad"
 ACTIVITY_NAMES = {"F": FORWARD, "B": BACKWARD, "W": WEIGHT_GRADIENT}
 WorkOrder = list[tuple[str, int] | tuple[str, int, int]]
 TimedWork = Sequence[tuple[str, int, float, float]]
@@ -55,7 +55,7 @@ def schedule_times(
     order : list of WorkOrder
         Work of each rank: the kind, the micro-batch, and if a rank has several chunks of layers, the chunk.
     seconds : callable
-        Duration in seconds, given a rank and "forward", "backward" or "weight gradient".
+        Duration in seconds, given a rank and "forward", "backward" or "weight grad".
     message : float
         Seconds from the end of a piece of work until the next rank has its result.
 
@@ -124,6 +124,8 @@ def as_trace(done: Sequence[TimedWork], title: str, message: float = 0.0) -> Tra
         for kind, k, begin, end in work:
             source, dest = {"F": (rank - 1, rank + 1), "B": (rank + 1, rank - 1), "W": (-1, -1)}[kind]
             tag = "FBW".index(kind)
+            if source not in range(last + 1) and begin > free:
+                source %= last + 1  # between chunks, a micro-batch goes on from the last rank to the first, and back
             if source in range(last + 1):
                 number = k if message else -1  # messages that take no time have no arrows
                 events.append(Event("receive", "receive", free, begin, everyone, number, 0, source, tag))
@@ -152,7 +154,7 @@ def draw_orders(orders: dict[str, list[WorkOrder]]) -> plots.Picture:
     for name, order in orders.items():
         trace = as_trace(schedule_times(order, units(order)), name)
         said = f"{name}: T = {trace.seconds:g} units of time, bubble fraction {1 - trace.computing:.1%}, "
-        panels[said + f"at most {most_in_flight(order[0])} micro-batches in flight on rank 0"] = trace
+        panels[said + f"at most {most_held(order[0]):g} micro-batches in flight on rank 0"] = trace
     return plots.timeline(panels, "", unit="units of time", summary=False)
 
 
