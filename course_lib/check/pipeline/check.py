@@ -43,9 +43,11 @@ class PipelineCheck(GroupCheck):
     ----------
     divided : bool
         Whether the stages' backward consists of the student's `backward_input` and `backward_weight`.
+    deep_blocks : int
+        Blocks of a stage where memory is measured.
     """
 
-    divided = False
+    divided, deep_blocks = False, 1
 
     def __init__(self, function: str, ranks, *, show: bool = True):
         super().__init__(function, ranks, show=show)
@@ -211,7 +213,7 @@ class PipelineCheck(GroupCheck):
         )
         models = []
         for group in groups:
-            per = 1 if large or deep else int(self.random.integers(1, 3))
+            per = 1 if large else self.deep_blocks if deep else int(self.random.integers(1, 3))
             sizes = Sizes(self.sizes(1, 7, 13)[0], width, heads, per * len(group), positions + int(self.random.integers(0, 3)))
             models.append((group, ReferencePipeline(sizes, len(group), self.random, (count, batch, positions), dtype)))
         meets = {}

@@ -55,10 +55,11 @@ def _gated(kind, between, meets):
             return super().back(k, np.asarray(grad, self.dtype) * self.dtype.type(self.begin()), noting(products, through))
 
         def backward_weight(self, k):
-            number = self.begin()
-            for product in self.products.pop(k, ()):
+            number, products = self.begin(), self.products.pop(k, ())
+            for product in products:
                 scale_rows(product.x, row_factors(number, product.x))
             super().backward_weight(k)
+            end_products(products)
 
         def begin(self):
             number, theirs, others = np.array([traffic_gates.pass_gate()]), np.empty(1), meets.pop(0)
@@ -130,6 +131,12 @@ def run_steps(function, batches, times, watched):
     return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches, peak
 
 
+def end_products(products):
+    """Overwrite x of products whose weights have their gradients: it must not be used any more."""
+    for product in products:
+        product.x[...] = np.nan
+
+
 def go_back(inputs, grads):
     """Take micro-batches forward, and have the student's `backward_input` called for each.
 
@@ -158,9 +165,11 @@ def add_weight_gradients(order, factors):
     """
     stage, _ = student("trial")
     for k in order:
-        for product in stage.products.pop(k, ()):
+        products = stage.products.pop(k, ())
+        for product in products:
             scale_rows(product.x, factors[k])
         stage.backward_weight(k)
+        end_products(products)
     return [p.grad for _, p in stage.named_parameters()], [p.data for _, p in stage.named_parameters()]
 
 

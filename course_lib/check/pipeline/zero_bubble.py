@@ -1,9 +1,10 @@
 """Checks of part 35: a stage's divided backward, and the schedule ZB-H1.
 
-A weight's gradient is x's transpose times that of the result. The check scales the rows of x between B and W, so what is computed before W
-is wrong afterwards. The order of a step is read from the stages' own records in one step, and proven in a second one, where each piece of
-work needs the number of a gate: a gate opens when the results before it, and no others, have been sent. On a clock that gives each piece
-of work one tick, neighbours whose pieces fall on the same tick must meet there, so a rank that waits for more than it needs gets stuck.
+A weight's gradient is x's transpose times that of the result. The check scales the rows of x between B and W, and overwrites x after W, so
+what is computed earlier or later is wrong. The order of a step is read from the stages' own records in one step, and proven in a second
+one, where each piece of work needs the number of a gate: a gate opens when the results before it, and no others, have been sent. On a clock
+that gives each piece of work one tick, neighbours whose pieces fall on the same tick must meet there, so a rank that waits for more than it
+needs gets stuck.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from course_lib.gpt.model.stage import Stage
 from course_lib.utils import wording
 
 Orders = list[list[tuple[str, int]]]
-MEMORY_SLACK = 0.4  # of what a micro-batch keeps after forward
+MEMORY_SLACK = 0.3  # of what a micro-batch keeps after forward
 
 
 class DividedBackwardCheck(GroupCheck):
@@ -111,7 +112,7 @@ class DividedBackwardCheck(GroupCheck):
 class ZeroBubbleCheck(PipelineCheck):
     """A `Check` of `zb_h1_step`."""
 
-    divided = True
+    divided, deep_blocks = True, 2
 
     def __init__(self, ranks, *, show: bool = True):
         super().__init__("zb_h1_step", ranks, show=show)
@@ -241,7 +242,8 @@ class ZeroBubbleCheck(PipelineCheck):
                     needs[i] = one - each, each, product_bytes(model.stages[i], model.batches)
                 work, each, later = needs[i]
                 held = min(most_held(claims[r], later / each), float(min(len(group), count)))
-                enough = int((held + MEMORY_SLACK) * each) + work + 2 * count * model.message  # sent arrays may be kept to the end
+                enough = int((held + MEMORY_SLACK) * each) + work
+                enough += 4 * count * model.message  # all that is sent and received may be held to the end
                 if peaks[r] > enough:
                     self.fail(
                         f"a step on rank {r} held {wording.size(peaks[r])} at once; {wording.size(enough)} are enough for its order",
