@@ -77,7 +77,7 @@ schedules.draw_orders(both)
 
 
 def look(product, grad):
-    print("x", product.x.shape, " weight", product.weight.shape, " gradient of y", grad.shape)
+    print("x", product.x.shape, "weight", product.weight.shape, "y", grad.shape)
     return np.zeros_like(product.x)
 
 
@@ -159,8 +159,9 @@ def zb_h1_step(stage, micro_batches, comm):
     Parameters
     ----------
     stage : DividedStage
-        `forward(k, x, labels)` is F, and `buffer(tokens)` is as in part 25.
-        `backward_input(k, grad)` and `backward_weight(k)`, B and W, call your functions.
+        F is `forward(k, x, labels)`. B and W are `backward_input(k, grad)` and
+        `backward_weight(k)`, which call your functions. `buffer(tokens)` is an empty
+        array to receive into.
     micro_batches : list of (numpy.ndarray, numpy.ndarray)
         Tokens and labels, int ``(batch, positions)``. Only the first rank has the right
         tokens, and only the last one the right labels; elsewhere, use just the shape.

@@ -52,6 +52,9 @@
 # %% [markdown] after="## The real timeline, beside 1F1B's" tags=["notes"]
 # The stages sleep, so this works on any laptop; all messages are real. Collect guesses: 33 and 27 times 20 ms.
 
+# %% [markdown] after="Choose the seconds" tags=["notes"]
+# `undivided` is the trick of this cell: B does everything, W nothing, and the very same step is 1F1B. So the comparison is fair.
+
 # %% [markdown] after="Draw the timelines" tags=["notes"]
 # 670 and 550 ms here. Rows of one color at the end are the W that were put off. Ask where the idle time of rank 0 has gone: it still waits
 # for its first B, for three ticks.
@@ -73,6 +76,10 @@
 # %% [markdown] after="## Interleaving in place of it" tags=["notes"]
 # Draw the way of one micro-batch on the board: through the first chunks of all ranks, then through the second ones. That is why rank 0
 # starts more forwards before its first backward.
+
+# %% [markdown] after="Draw interleaving" tags=["notes"]
+# A piece of work is half as long, as a chunk has half the layers. The lower picture is over sooner because it fills up sooner. Count the
+# forwards of rank 0 before its first backward: eleven halves, where 1F1B has four whole ones.
 
 # %% [markdown] after="Compare the memory" tags=["notes"]
 # Interleaving holds p + (p - 1) / v micro-batches, so two chunks are the worst. Its bubble is (p - 1) (F + B + W) / v; with four chunks, it
