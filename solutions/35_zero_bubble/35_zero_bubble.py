@@ -119,8 +119,8 @@ def backward_weight(stage, k):
     """W: add to `weight.grad` of the stage's matrix products; None counts as zero.
 
     `backward_input` has been called for this micro-batch, maybe also for others. What
-    it has kept is freed. A product's x, ``(batch, positions, inputs)``, is read only
-    now: it may have been changed in place since B.
+    it has kept is freed. Read a product's x, ``(batch, positions, inputs)``, only now:
+    the checks change it in place between B and W.
     """
     ### BEGIN SOLUTION
     for product, grad in stage.kept.pop(k):

@@ -62,7 +62,7 @@ def test_other_orders_are_too_long_or_hold_too_much(said, how, check):
 
 def test_work_that_is_missing_or_too_early_is_named(check):
     for order, said in (
-        ([("F", 0), ("B", 0)], "not one W for each .* without stage., is not recorded"),
+        ([("F", 0), ("B", 0)], "not one W for each .* backward_weight.stage, ...., is not recorded"),
         ([("F", 0), ("W", 0), ("B", 0)], "does W of micro-batch 0 before its B"),
         ([("F", 0), ("B", 0), ("W", 0)] * 2, "has done 6 pieces of work; 3 are expected"),
         ([], "not one F for each"),

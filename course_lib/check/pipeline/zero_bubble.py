@@ -176,8 +176,8 @@ class ZeroBubbleCheck(PipelineCheck):
             for kind, words in (("F", "stage.forward"), ("B", "stage.backward_input"), ("W", "stage.backward_weight")):
                 if sorted(k for what, k in own if what == kind) != list(range(count)):
                     cause = f"a micro-batch without a call of {words}"
-                    if kind == "W":
-                        cause += "; backward_weight(stage, k), without stage., is not recorded"
+                    if kind != "F":
+                        cause += f"; your function itself, {words.removeprefix('stage.')}(stage, ...), is not recorded"
                     self.fail(f"the work of rank {r} is not one {kind} for each of the {count} micro-batches", cause)
             for kind, other in ("FB", "BW"):
                 late = [k for k in range(count) if own.index((kind, k)) > own.index((other, k))]
