@@ -298,8 +298,8 @@ plots.bars(costs, "Activations on the rank that holds most, four ranks")
 # - PyTorch: `stage_backward_input` and `stage_backward_weight` in `torch/distributed/pipelining/_backward.py` divide any graph, not just
 #   matrix products. `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble` in `schedules.py` use them.
 # - The paper's own `zero-bubble-pipeline-parallelism` (sail-sg), a fork of Megatron-LM: `WeightGradStore` keeps input, gradient and weight of
-#   each linear layer, as your `kept` does. Its ZB-H2 starts more forwards than 1F1B, and has no bubble but twice the memory; ZB-V has two
-#   chunks per rank in the shape of a V, no bubble, and 1F1B's memory.
+#   each linear layer, as your `kept` does. If F, B and W take equally long, its ZB-H2 has no bubble and twice the memory, as it starts more
+#   forwards; ZB-V, with two chunks per rank in the shape of a V, has no bubble and 1F1B's memory.
 # - Transformer Engine: linear layers with `delay_wgrad_compute=True` leave W to a call of `backward_dw()`.
 # - JAX: `jax.vjp` of a stage gives both gradients at once; for B alone, take it of a function of x only.
 #

@@ -35,7 +35,7 @@ def test_zb_h1_is_as_long_as_in_the_paper_and_holds_no_more_than_1f1b(n, count, 
     took = max(own[-1] + 1 for own in begins)
     assert took == reference.h1_ticks(n, count)
     if count >= n:
-        assert took == 3 * count + (n - 1) * (1 + 1 - 1)  # section 2.3, with T_F = T_B = T_W
+        assert took == 3 * count + (n - 1) * (1 + 1 - 1)  # section 2, with T_F = T_B = T_W
     assert max(map(reference.most_held, orders(n, count))) == min(n, count)
     below_1f1b = orders(n, count, late=lambda rank, n: 0)
     assert max(own[-1] + 1 for own in reference.ticks(below_1f1b)) >= took

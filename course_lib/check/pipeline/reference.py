@@ -193,7 +193,7 @@ def h1_ticks(n: int, count: int) -> int:
     """Duration of a step of ZB-H1 in ticks.
 
     With T_F = T_B = T_W, the idle time of each rank is (n - 1)(T_F + T_B - T_W) for n micro-batches or more (Qi et al., 2023, "Zero
-    Bubble Pipeline Parallelism", section 2.3).
+    Bubble Pipeline Parallelism", section 2).
 
     >>> h1_ticks(4, 8) - 3 * 8
     3
