@@ -296,6 +296,38 @@ def ring_reduce_scatter__element_by_element(x, comm, op):
 
 
 @right
+def ring_reduce_scatter__partial_sums(x, comm, op):
+    """Carries a partial result, with Send and Recv in turns, and has no array of all pieces."""
+    n, rank = comm.Get_size(), comm.Get_rank()
+    k = -(-x.size // n)
+    padded = np.concatenate([x.ravel(), np.zeros(n * k - x.size, x.dtype)])
+    carried = padded[(rank - 1) % n * k :][:k].copy()
+    for step in range(2, n + 1):
+        got = np.empty_like(carried)
+        if rank % 2 or rank == n - 1:
+            comm.Recv(got, (rank - 1) % n)
+            comm.Send(carried, (rank + 1) % n)
+        else:
+            comm.Send(carried, (rank + 1) % n)
+            comm.Recv(got, (rank - 1) % n)
+        carried = op(got, padded[(rank - step) % n * k :][:k])
+    return carried
+
+
+@loses(6)
+@changes(
+    "pieces = np.zeros((n, -(-x.size // n)), x.dtype)",
+    """kept = ring_reduce_scatter.__dict__
+    pieces = kept.setdefault((n, x.size, x.dtype), np.zeros((n, -(-x.size // n)), x.dtype))
+    pieces[:] = 0""",
+    "return pieces[rank].copy()",
+    "return pieces[rank]",
+)
+def ring_reduce_scatter__buffer_of_all_calls():
+    """Returns a part of a buffer that the next call overwrites."""
+
+
+@right
 def ring_all_gather__list(part, comm):
     """A list of what has come."""
     n, rank = comm.Get_size(), comm.Get_rank()
@@ -469,6 +501,17 @@ def ring_all_gather__rank_of_the_world():
 @changes("range(n - 1)", "range(3)")
 def ring_all_gather__four_ranks():
     """Three steps, on any number of ranks."""
+
+
+@loses(8)
+@changes(
+    "parts = np.tile(part, (n, 1))",
+    """kept = ring_all_gather.__dict__
+    parts = kept.setdefault((n, part.size, part.dtype), np.tile(part, (n, 1)))
+    parts[:] = part""",
+)
+def ring_all_gather__buffer_of_all_calls():
+    """Returns a buffer that the next call overwrites."""
 
 
 @right
@@ -673,9 +716,9 @@ def tree_broadcast__starts_all_sends(x, comm, root):
     return result
 
 
-@right
+@loses(2)
 def tree_broadcast__two_chains(x, comm, root):
-    """Two chains, which on up to four ranks are as fast as a tree."""
+    """Two chains, which only on up to four ranks are as fast as a tree."""
     n, result = comm.Get_size(), x.copy()
     place = (comm.Get_rank() - root) % n
     half = n // 2
@@ -693,6 +736,44 @@ def tree_broadcast__two_chains(x, comm, root):
         for request in reversed(requests):
             request.Wait()
     return result
+
+
+@right
+def tree_broadcast__from_anybody(x, comm, root):
+    """Receives from anybody, and then sends to places that are further and further below it."""
+    from mpi4py import MPI
+
+    n, place = comm.Get_size(), (comm.Get_rank() - root) % comm.Get_size()
+    result, width = x.copy(), 1
+    while width < n:
+        width *= 2
+    if place:
+        comm.Recv(result, MPI.ANY_SOURCE)
+        width = place & -place
+    while width > 1:
+        width //= 2
+        if place + width < n:
+            comm.Isend(result, (place + width + root) % n).Wait()
+    return result
+
+
+@loses(2)
+def tree_broadcast__heap(x, comm, root):
+    """A binary tree, as a heap has: each rank sends to two others, which only on up to six ranks is as fast as doubling."""
+    n, place = comm.Get_size(), (comm.Get_rank() - root) % comm.Get_size()
+    result = x.copy()
+    if place:
+        comm.Recv(result, ((place - 1) // 2 + root) % n)
+    for child in (2 * place + 1, 2 * place + 2):
+        if child < n:
+            comm.Send(result, (child + root) % n)
+    return result
+
+
+@loses(2)
+@changes("while have < n:", "while have < min(n, 4):")
+def tree_broadcast__two_steps():
+    """Two steps, on any number of ranks."""
 
 
 @loses(4)
@@ -993,6 +1074,39 @@ def pairwise_all_to_all__itself_alone():
 @changes(EXCHANGE_A2A, "        comm.Isend(x[dest], dest)\n        comm.Recv(result[source], source)")
 def pairwise_all_to_all__never_waits():
     """Does not wait for its sends."""
+
+
+@right
+def pairwise_all_to_all__into_columns(x, comm):
+    """Starts each receive before it sends."""
+    n, rank = comm.Get_size(), comm.Get_rank()
+    result = np.empty_like(x)
+    result[rank] = x[rank]
+    for step in range(1, n):
+        request = comm.Irecv(result[(rank + step) % n], (rank + step) % n)
+        comm.Send(x[(rank - step) % n], (rank - step) % n)
+        request.Wait()
+    return result
+
+
+@loses(4)
+@changes(
+    EXCHANGE_A2A,
+    """        from mpi4py import MPI
+
+        comm.Sendrecv(x[dest], dest, recvbuf=result[source], source=MPI.ANY_SOURCE)""",
+)
+def pairwise_all_to_all__from_anybody():
+    """Takes what comes first, though ranks need not be in the same step."""
+
+
+@loses(4)
+@changes(
+    "result = x.copy()",
+    "result = pairwise_all_to_all.__dict__.setdefault((x.shape, x.dtype), x.copy())\n    result[:] = x",
+)
+def pairwise_all_to_all__buffer_of_all_calls():
+    """Returns a buffer that the next call overwrites."""
 
 
 @right

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from course_lib.check import CheckFailed
+from course_lib.check.collectives import on_ranks
 from course_lib.check.collectives.check import CollectivesCheck, equal_bytes, pieces
 
 
@@ -28,7 +29,9 @@ class Answering:
             results = [given[arguments[0]["more"][0]]] * 4
         else:
             results = [np.stack([x[r] for x in given]) for r in range(4)]
-        return [(out.copy(), x, False, []) for out, x in zip(results, given, strict=True)]
+        results = [out.copy() for out in results]
+        self.before, before = results, getattr(self, "before", [None] * 4)
+        return [(out, x, False, [], earlier) for out, x, earlier in zip(results, given, before, strict=True)]
 
 
 def said(function, sent, root=0, unended=0):
@@ -96,3 +99,54 @@ def test_both_algorithms_take_equally_long_where_the_check_says(n):
     alpha, beta = 2e-5, 3e9
     at = equal_bytes(n, alpha, beta)
     assert 2 * (n - 1) * (alpha + at / n / beta) == pytest.approx(np.log2(n) * (alpha + at / beta))
+
+
+def test_a_result_that_the_next_call_overwrites_is_named():
+    ranks = Answering("ring_reduce_scatter", in_ring(1))
+    check = CollectivesCheck("ring_reduce_scatter", ranks).run(4, 8).run(4, 8)
+    ranks.before[2] = ranks.before[2] + 1
+    with pytest.raises(CheckFailed, match=r"before has returned on rank 2 .* a buffer that is kept"):
+        check.run(4, 8)
+
+
+class Alone:
+    """Ranks on which only a broadcast's places run, each by itself."""
+
+    def call(self, what, arguments, show=False):
+        return [what(**each) for each in arguments]
+
+
+def by_doubling(x, comm, root):
+    n, place, result, have = comm.Get_size(), (comm.Get_rank() - root) % comm.Get_size(), x.copy(), 1
+    while have < n:
+        if place < have and place + have < n:
+            comm.Send(result, (place + have + root) % n)
+        elif have <= place < 2 * have:
+            comm.Irecv(result, (place - have + root) % n).Wait()
+        have *= 2
+    return result
+
+
+def as_a_heap(x, comm, root):
+    n, place, result = comm.Get_size(), (comm.Get_rank() - root) % comm.Get_size(), x.copy()
+    if place:
+        comm.Recv(result, ((place - 1) // 2 + root) % n)
+    for child in (2 * place + 1, 2 * place + 2):
+        if child < n:
+            comm.Isend(result, (child + root) % n).Wait()
+    return result
+
+
+def test_a_tree_that_is_fast_on_four_ranks_only_is_named(monkeypatch):
+    monkeypatch.setattr(on_ranks, "student", lambda name: by_doubling)
+    for size in range(1, 20):
+        CollectivesCheck("tree_broadcast", Alone()).larger_tree(size)
+    monkeypatch.setattr(on_ranks, "student", lambda name: as_a_heap)
+    for size in range(1, 7):
+        CollectivesCheck("tree_broadcast", Alone()).larger_tree(size)
+    for size in (7, 8, 11):
+        with pytest.raises(CheckFailed, match=f"are enough for {size} ranks"):
+            CollectivesCheck("tree_broadcast", Alone()).larger_tree(size)
+    monkeypatch.setattr(on_ranks, "student", lambda name: lambda x, comm, root: x.copy())
+    with pytest.raises(CheckFailed, match="receives 0 messages"):
+        CollectivesCheck("tree_broadcast", Alone()).larger_tree(5)

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from course_lib.check.collectives.on_ranks import call_collective, choose_often, make_group
+from course_lib.check.collectives.on_ranks import broadcast_alone, call_collective, choose_often, make_group
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.isolated.traffic_counter import TAG_BYTES
 
@@ -37,6 +37,7 @@ class CollectivesCheck(GroupCheck):
     def __init__(self, function: str, ranks, *, cost: bool = True, show: bool = True):
         super().__init__(function, ranks, show=show)
         self.function, self.cost = function, cost
+        self._earlier: list | None = None  # what the call before has returned
 
     def run(self, size: int, shape: int | tuple[int, ...], dtype: str = "float64", op: str = "add", root: int = 0) -> CollectivesCheck:
         """Check one call in groups of `size`: the result, the argument, the calls, the requests, and with `cost` what is sent.
@@ -62,6 +63,10 @@ class CollectivesCheck(GroupCheck):
         what = f", {op}" if self.function in REDUCING else f", root {root}" if self.function == ROOTED else ""
         self.case_of(groups, f"x of shape {given[0].shape}{what}", dtype)
         answers = self.ranks.call(call_collective, arguments, show=self.show)
+        for r, (*_, earlier) in enumerate(answers) if self._earlier else ():
+            cause = "a buffer that is kept, and returned by each call; return a new array"
+            self.array(earlier, self._earlier[r], name=f"what the call of {self.function} before has returned", rank=r, cause=cause)
+        self._earlier = [out for out, *_ in answers]
         for group in groups:
             self._results([answers[r] for r in group], [given[r] for r in group], group, op, root % len(group))
             # As the coordinator saw it; without one, as in a visible check, by the ranks' traces.
@@ -80,7 +85,7 @@ class CollectivesCheck(GroupCheck):
         """Run all cases that a right answer must pass; only shapes and values are drawn."""
         for size in (4, 3, 2, 1):
             many = self.sizes(1, 70, 90)[0]  # in a piece: more than 64 bytes of any dtype, so a Send waits for its receive
-            for count in (size * many, size * many + size - 1, 0, 1, size + 1, max(1, size - 1)):
+            for count in (size * many, size * many, size * many + size - 1, 0, 1, size + 1, max(1, size - 1)):
                 self.run(size, count, root=int(self.random.integers(size)))
             for root in range(size if self.function == ROOTED else 0):
                 self.run(size, many, root=root)
@@ -94,6 +99,22 @@ class CollectivesCheck(GroupCheck):
         if self.function != "ring_all_gather":
             for size in (4, 3):
                 self.run(size, (self.sizes(1, 70, 90)[0], 5, 1), root=size - 1)
+        for size in (7, 8, 11) if self.function == ROOTED and self.cost else ():
+            self.larger_tree(size)
+
+    def larger_tree(self, size: int) -> CollectivesCheck:
+        """Check the steps of a broadcast on more ranks than there are: each place runs by itself, with what it would receive."""
+        root, x = int(self.random.integers(size)), self._draw((self.sizes(1, 70, 90)[0],), "float64")
+        self.case = f"a group of {size} ranks, root {root}"
+        given = [dict(size=size, ranks=list(range(r, size, 4)), x=x, root=root) for r in range(4)]
+        answers = self.ranks.call(broadcast_alone, given, show=self.show)
+        made = [answers[r % 4][r // 4] for r in range(size)]
+        for r, (out, received, _) in enumerate(made):
+            if received != (r != root):
+                self.fail(f"rank {r} receives {received} messages", "places beyond four, or a root that receives")
+            self.array(out, x, name=f"the result of {self.function}", rank=r, cause="an array that was not received")
+        self._tree([sent for *_, sent in made], list(range(size)), x.nbytes, root)
+        return self
 
     def _draw(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """Draw an array: integers from all that the dtype has, and fractions from -2 to 2, none near 0."""
@@ -108,7 +129,7 @@ class CollectivesCheck(GroupCheck):
         """Compare a group's results and arguments with what they should be."""
         wants, scale, causes = self._wanted(given, op, root)
         rtol = TOLERANCES.get(given[0].dtype.char, 0.0) if self.function in REDUCING and op in ("add", "multiply") else 0.0
-        for i, (r, (out, after, shared, _)) in enumerate(zip(group, answers, strict=True)):
+        for i, (r, (out, after, shared, *_)) in enumerate(zip(group, answers, strict=True)):
             cause, instead = causes(i)
             self.array(out, wants[i], name=f"the result of {self.function}", rank=r, rtol=rtol, scale=scale, cause=cause, instead=instead)
             self.array(after, given[i], name="the argument, after the call,", rank=r, cause="receiving or adding into the argument")
