@@ -179,6 +179,18 @@ def gather_as__alone_not_rounded():
     """On one rank, returns the masters themselves."""
 
 
+@loses(6)
+@changes(
+    DECODED,
+    """found = decode(whole, dtype)
+    kept = gather_as.__dict__.setdefault(found.shape, np.empty_like(found))
+    kept[:] = found
+    return kept""",
+)
+def gather_as__buffer_of_all_calls():
+    """Returns an array that the next call overwrites."""
+
+
 @right
 @changes(
     GATHER,
@@ -354,6 +366,17 @@ def reduce_as__by_four():
     """Divides by the number of all ranks."""
 
 
+@loses(4)
+@changes(
+    MEAN,
+    """kept = reduce_as.__dict__.setdefault(gradient.size // n, np.empty(gradient.size // n, np.float32))
+    kept[:] = decode(received, dtype).reshape(n, -1).sum(axis=0) / np.float32(n)
+    return kept""",
+)
+def reduce_as__buffer_of_all_calls():
+    """Returns an array that the next call overwrites."""
+
+
 @right
 @changes(MEAN, "return decode(received, dtype).reshape(n, -1).astype(float).mean(axis=0).astype(np.float32)")
 def reduce_as__in_float64():
@@ -389,25 +412,25 @@ def reduce_as__one_after_another():
     """Adds part after part, in float32."""
 
 
-@loses(8)
+@loses(10)
 @changes(AXES, "")
 class LossScaler__alone:
     """Each rank decides by itself, with its own norm."""
 
 
-@loses(8)
+@loses(10)
 @changes("for axis in self.comms:", "for axis in self.comms[:1]:")
 class LossScaler__first_axis:
     """Asks along the first axis only."""
 
 
-@loses(8)
+@loses(10)
 @changes("for axis in self.comms:", "for axis in [everyone]:")
 class LossScaler__asks_everyone:
     """Asks all ranks, also those that are not in the grid."""
 
 
-@loses(8)
+@loses(10)
 @changes(
     AXES,
     """
@@ -534,6 +557,62 @@ class LossScaler__always_clips:
 @changes("return loss * self.factor", "return loss")
 class LossScaler__does_not_scale:
     """Does not scale the loss."""
+
+
+@loses(4)
+@changes(
+    "self.interval, self.limits, self.norm = interval, limits, None",
+    "self.interval, self.limits, self.norm, self.first = interval, limits, None, factor",
+    "return loss * self.factor",
+    "return loss * self.first",
+)
+class LossScaler__scales_by_the_first_factor:
+    """Scales by the factor that it began with, and divides by the current one."""
+
+
+@loses(4)
+@changes(
+    """
+            return False
+""",
+    """
+            held = [p.data.copy() for p in optimizer.params]
+            optimizer.step()
+            for p, data in zip(optimizer.params, held, strict=True):
+                p.data = data
+            return False
+""",
+)
+class LossScaler__undoes_the_step:
+    """Takes the step all the same and puts the parameters back, but not what the optimizer keeps."""
+
+
+@loses(2)
+@changes(
+    "for axis in self.comms:",
+    "self.mine = float(squares[0])\n            for axis in self.comms:",
+    "self.good = self.good + 1 if np.isfinite(self.norm) else 0\n        if not np.isfinite(self.norm):",
+    "self.good = self.good + 1 if np.isfinite(self.mine) else 0\n        if not np.isfinite(self.mine):",
+)
+class LossScaler__own_factor:
+    """All skip a step together, but each rank halves the factor by its own gradients."""
+
+
+@loses(2)
+@changes(
+    "for axis in self.comms:",
+    "self.mine = float(squares[0])\n            for axis in self.comms:",
+    "self.good = self.good + 1 if np.isfinite(self.norm) else 0\n",
+    "self.good = self.good + 1 if np.isfinite(self.mine) else 0\n",
+)
+class LossScaler__own_count:
+    """All halve the factor together, but each rank counts good steps by its own gradients."""
+
+
+@loses(8)
+@changes("for axis in self.comms:", "for axis in (self.comms[0], self.comms[-1])[: len(self.comms)]:")
+class LossScaler__two_axes:
+    """Asks along the first axis and the last one only."""
 
 
 @right

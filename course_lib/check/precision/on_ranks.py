@@ -15,7 +15,8 @@ def call_exchange(name, arrays, dtype, place):
     for values in arrays:
         own[:] = values
         result = exchange(own, dtype, comm)
-        found.append(result.copy() if isinstance(result, np.ndarray) else result)
+        found.append(result)
+    found = [result.copy() if isinstance(result, np.ndarray) else result for result in found]  # after all calls: each has its own
     if isinstance(result, np.ndarray) and result.flags.writeable:
         result += 1  # the caller may do as it likes with the result
     return found, own
@@ -72,13 +73,18 @@ def call_scaler(values, optimizer, settings, steps, places):
 
 
 def call_scale(weight, x, settings):
-    """Scale a loss on each rank alone: the scaled loss, and the gradient of the weight."""
+    """Scale a loss, the same on all ranks, in two steps: for each the factor before it, the scaled loss, and the gradient of the weight."""
     LossScaler, everyone = student("LossScaler"), student("everyone")
-    w = Parameter(weight)
+    w, found = Parameter(weight), []
     scaler = LossScaler([everyone], **settings)
-    loss = scaler.scale((w * Tensor(x)).sum())
-    if not isinstance(loss, Tensor):
-        raise TypeError(f"scale must return a Tensor, so that backward can be called on it; got {type(loss).__name__}.")
-    value = loss.data.copy()
-    loss.backward()
-    return np.asarray(value), w.grad
+    for _ in range(2):
+        factor, w.grad = scaler.factor, None
+        loss = scaler.scale((w * Tensor(x)).sum())
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"scale must return a Tensor, so that backward can be called on it; got {type(loss).__name__}.")
+        value = loss.data.copy()
+        loss.backward()
+        found.append((factor, np.asarray(value), w.grad.copy()))
+        scaler.step(SGD([w], 0.0))
+        scaler.update()
+    return found
