@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from course_lib.check.recompute.segments import SegmentsCase, draw_costs
+from course_lib.check.recompute.segments import MB, SegmentsCase, draw_costs
 from course_lib.gpt.training.activation_memory import LayerCost, Ranges, extra_seconds, peak_memory
 
 LAYERS = 20, 28
+THIN, TIGHT, LONGEST = (11, 15), 0.1, 10  # layers that keep little more than their input; budgets for which they need a long range
 WORSE = 1.04  # times the best one: what simple rules must cost, at least, if they find something that fits
 
 
@@ -81,16 +82,32 @@ def least_peak(costs: list[LayerCost]) -> int:
     return high
 
 
+def with_thin_layers(random: np.random.Generator, costs: list[LayerCost]) -> list[LayerCost]:
+    """Let some layers in a row keep one megabyte more than their input, and the last layer as much as all of them."""
+    count = int(random.integers(*THIN))
+    start, found = int(random.integers(0, len(costs) - count - 2)), list(costs)
+    for i in range(start, start + count):
+        inputs = int(random.integers(5, 9)) * MB
+        found[i] = costs[i]._replace(seconds=float(random.uniform(0.3, 1)), input=inputs, kept=inputs + MB)
+    kept = sum(cost.kept for cost in found[start : start + count]) + int(random.integers(-5, 6)) * MB
+    return [*found[:-1], found[-1]._replace(kept=kept)]
+
+
 def draw_case(random: np.random.Generator, share: float) -> SegmentsCase:
-    """Draw layers, with a budget at this share of the way from the least to the largest peak, until no simple rule does well."""
+    """Draw layers, with a budget at this share of the way from the least to the largest peak, until no simple rule does well.
+
+    For a `TIGHT` budget, neither does the best choice without a range of more than `LONGEST` layers.
+    """
+    tight = share == TIGHT
     for _ in range(500):
         costs = draw_costs(random, int(random.integers(*LAYERS)))
+        costs = with_thin_layers(random, costs) if tight else costs
         least, most = least_peak(costs), peak_memory(costs, [])
         budget = int(least + share * (most - least))
         if not 0 < share < 1:
             return SegmentsCase(costs, budget, None if share < 0 else 0.0)
         best = least_seconds(costs, budget)
         simple = [extra_seconds(costs, ranges) for ranges in simple_choices(costs, budget) if peak_memory(costs, ranges) <= budget]
-        if min([*simple, least_seconds(costs, budget, longest=1)]) > WORSE * best:
+        if min([*simple, least_seconds(costs, budget, longest=LONGEST if tight else 1)]) > WORSE * best:
             return SegmentsCase(costs, budget, best)
     raise RuntimeError(f"no case was found for a share of {share}.")

@@ -226,6 +226,12 @@ def checkpoint__no_operation():
     """Returns a tensor without a graph."""
 
 
+@loses(4)
+@changes("        return (*(again[i].grad", "        checkpoint.last = again, out\n        return (*(again[i].grad")
+def checkpoint__keeps_the_last():
+    """What it has recomputed last stays in an attribute."""
+
+
 @right
 def checkpoint__by_dicts(function, *inputs):
     """With a dict of fresh tensors by their place, and states put back at the end of backward."""
@@ -412,6 +418,12 @@ def segments__counts_layers():
 @changes("costs[stop - 1].seconds", "costs[stop - 1].kept")
 def segments__least_bytes():
     """Recomputes the fewest bytes."""
+
+
+@loses(4)
+@changes("for stop in range(i + 1, len(costs) + 1):", "for stop in range(i + 1, min(i + 8, len(costs)) + 1):")
+def segments__short_ranges():
+    """Ranges of at most eight layers."""
 
 
 @right

@@ -31,6 +31,12 @@ def test_no_simple_rule_is_nearly_as_good(share):
         assert 0 < case.best < sum(cost.seconds for cost in case.costs)
 
 
+def test_a_tight_budget_needs_a_long_range():
+    for seed in range(5):
+        case = cases.draw_case(np.random.default_rng(seed), cases.TIGHT)
+        assert cases.least_seconds(case.costs, case.budget, longest=cases.LONGEST) > TIMES_BEST * case.best
+
+
 def test_the_least_peak_is_that_of_some_choice():
     costs = draw_costs(np.random.default_rng(1), 8)
     least = min(peak_memory(costs, ranges) for ranges in every_choice(8))
