@@ -85,6 +85,17 @@ def test_pairs_of_each_format_have_both_answers_and_the_solution_knows_them():
         assert [pair for pair in pairs if close_enough(pair.a, pair.b, pair.dtype, pair.terms) is not pair.close] == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_number_of_epsilons_serves_few_terms_and_many(seed):
+    needed, allowed = 0.0, np.inf
+    for pair in draw_pairs(np.random.default_rng(seed)):
+        if pair.a.shape == pair.b.shape and pair.a.size and np.isfinite(pair.a).all() and np.isfinite(pair.b).all():
+            a, b = pair.a.astype(float), pair.b.astype(float)
+            error = np.abs(a - b).max() / epsilon(pair.dtype) / (max(np.abs(a).max(), np.abs(b).max()) or 1)
+            needed, allowed = (max(needed, error), allowed) if pair.close else (needed, min(allowed, error))
+    assert needed > 1.2 * allowed
+
+
 def test_bfloat16_is_rounded_as_ml_dtypes_does():
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     x = np.random.default_rng(0).standard_normal(10_000).astype(np.float32) * np.float32(10.0) ** np.arange(-5, 5).repeat(1000)

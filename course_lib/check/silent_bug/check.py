@@ -13,7 +13,7 @@ from course_lib.gpt.silent_bugs import KINDS
 from course_lib.mesh import Mesh
 
 # Grids of the four ranks: with one axis, with two, and with axes whose order or names an answer must not take for granted.
-DP, DP_TP, TP_DP, TP, CP_TP, DP_CP, WITH_ONE = (
+DP, DP_TP, TP_DP, TP, CP_TP, DP_CP, WITH_ONE, EP_DP = (
     dict(dp=4),
     dict(dp=2, tp=2),
     dict(tp=2, dp=2),
@@ -21,6 +21,7 @@ DP, DP_TP, TP_DP, TP, CP_TP, DP_CP, WITH_ONE = (
     dict(cp=2, tp=2),
     dict(dp=2, cp=2),
     dict(dp=2, pp=1, tp=2),
+    dict(ep=2, dp=2),
 )
 LAST_ONLY = [0, 0, 0, 0, 0, 0, 4, 4]  # weights of the samples, where all should be 1
 FACTOR_RTOL = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 0.06}
@@ -79,6 +80,9 @@ class SilentBugCheck(GroupCheck):
         minus[1, 1] = -0.0
         with_nan = one.copy()
         with_nan[1, 2] = np.nan
+        large = draw(LARGE)
+        changed = large.copy()
+        changed[int(self.random.integers(LARGE // 4, LARGE // 2)) | 1] += 1  # none of every second one
         found = [
             ("equal", DP_TP, [one] * 4),
             ("equal on four", DP, [one] * 4),
@@ -88,6 +92,7 @@ class SilentBugCheck(GroupCheck):
             ("all different", DP_TP, [one, two, three, four]),
             ("one rank of four", DP, [one, one, one, two]),
             ("one group", DP_TP, [one, one, one, two]),
+            ("two of each", DP, [one, two, two, one]),
             ("a last bit", DP_TP, [one, one, last_bit, one]),
             ("another order", DP_CP, [one, one, one[::-1], one]),
             ("other signs", DP, [one, one, -one, one]),
@@ -102,7 +107,8 @@ class SilentBugCheck(GroupCheck):
             ("nothing", DP, [np.zeros((0, 3))] * 4),
             ("an axis of one rank", WITH_ONE, [one, two, three, four]),
             ("whole numbers", DP_TP, [np.arange(n), np.arange(n), np.arange(n), np.arange(n) + 1]),
-            ("large", DP, [draw(LARGE)] * 4),
+            ("large", DP, [large] * 4),
+            ("one number of many", DP, [large, large, changed, large]),
         ]
         return [(name, axes, [np.ascontiguousarray(array) for array in arrays], "") for name, axes, arrays in found] + [
             ("Fortran order", DP, [one] * 4, "Fortran"),
@@ -217,10 +223,13 @@ class SilentBugCheck(GroupCheck):
             self._case(DP_TP, "float64", Fault(5, "factor", how=-1.0)),
             self._case(TP_DP, "float32", Fault(4, "factor", "dp", how=0.5)),
             self._case(CP_TP, "float64", Fault(3, "factor", "tp", how=1.25)),
+            self._case(DP_TP, "float64", Fault(3, "factor", how=0.0)),
             self._case(DP, "float64", Fault(2, "missing sum", "dp", how=True)),
+            self._case(DP_TP, "float32", Fault(4, "missing sum", "dp")),
             self._case(DP_CP, "float64", Fault(4, "missing sum", "cp"), Fault(5, "factor", how=100.0)),
+            self._case(CP_TP, "float64", Fault(1, "missing sum", "cp", how=True)),
             self._case(WITH_ONE, "float32", Fault(1, "missing sum", "dp", how=True), Fault(2, "stale")),
-            self._case(TP_DP, "float64", Fault(2, "missing sum", "tp")),
+            self._case(EP_DP, "float64", Fault(2, "missing sum", "ep")),
             self._case(TP, "float64", Fault(4, "missing sum", "tp")),
             self._case(TP, "float64", Fault(5, "wrong shard", "tp")),
             self._case(DP_TP, "float64", Fault(1, "wrong shard", "tp", how="swap"), Fault(2, "missing sum", "dp")),

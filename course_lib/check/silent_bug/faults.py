@@ -72,7 +72,6 @@ class Drawing:
     splits: list = field(default_factory=list)  # by gradient: None, or the axis and the dimension
     terms: list = field(default_factory=list)  # by gradient, each sample's
     stale_terms: list = field(default_factory=list)
-    earlier_terms: list = field(default_factory=list)  # of the batch before the previous one
 
     def parts(self, at: int, wholes: list[np.ndarray]) -> list[np.ndarray]:
         """Each rank's part of its own whole."""
@@ -98,16 +97,17 @@ def draw(
     names = [LOSS, *(f"{i}.weight" for i in random.choice(100, len(shapes), replace=False))]
     scale = 10.0 ** (exponent + random.uniform(-0.5, 0.5))
     parameters = [random.standard_normal(shape) / np.sqrt(shape[0]) for shape in shapes]
-    batches = [random.standard_normal((SAMPLES, features + outputs)) for _ in range(3)]
+    batches = [random.standard_normal((SAMPLES, features + outputs)) for _ in range(2)]
     drawing = Drawing(random, mesh, dtype, odd)
-    drawing.earlier_terms, drawing.stale_terms, drawing.terms = (sample_gradients(parameters, batch, scale) for batch in batches)
+    drawing.stale_terms, drawing.terms = (sample_gradients(parameters, batch, scale) for batch in batches)
     shards = next((axis for axis, size in axes.items() if axis not in SAMPLE_AXES and size > 1), None)
     drawing.splits = [None, (shards, 0), None, (shards, 1), None, (shards, 1)] if shards else [None] * 6
     by_fault = {fault.at: fault for fault in faults}
-    late = {at for at, fault in by_fault.items() if fault.kind == "stale"}  # they were in the previous step, too
-    earlier = [(drawing.earlier_terms if at in late else drawing.stale_terms)[at] for at in range(6)]
-    before = [drawing.parts(at, drawing.mean(terms)) for at, terms in enumerate(earlier)]
+    before = [drawing.parts(at, drawing.mean(drawing.stale_terms[at])) for at in range(6)]
     now = [_with_fault(drawing, at, by_fault.get(at)) for at in range(6)]
+    for fault in faults:
+        if fault.kind == "stale":  # as was the previous step, which had no step before it
+            before[fault.at] = [np.zeros_like(array) for array in before[fault.at]]
     first = by_fault[min(by_fault)] if by_fault else None
     return Case(
         axes=axes,
@@ -118,7 +118,7 @@ def draw(
             dtype=dtype,
             terms=SAMPLES if dtype == "bfloat16" else SAMPLES * hidden,  # what a sample's gradient sums is not rounded to 16 bits
             sharded={name: split for name, split in zip(names, drawing.splits, strict=True) if split},
-            batches=batches[1:],
+            batches=batches,
         ),
         results=[[[arrays[r] for arrays in step] for step in (before, now)] for r in range(mesh.size)],
         expected=_finding(drawing, names, first) if first else None,

@@ -77,27 +77,26 @@ def call_close_enough(pairs: Sequence[tuple]) -> list:
     return [bool(one) if isinstance(one, np.bool_) else one for one in found]
 
 
-class CountingModel(Sequential):
-    """A model that notes the most texts that it has got at once, as `most`."""
+class CountedTexts(Sequential):
+    """A model that keeps the largest number of texts that it was given at once."""
 
     most = 0
 
-    def forward(self, x: np.ndarray) -> Tensor:
-        """The output of the layers."""
-        self.most = max(self.most, len(x))
-        return super().forward(x)
+    def forward(self, tokens: np.ndarray) -> Tensor:
+        self.most = max(self.most, len(tokens))
+        return super().forward(tokens)
 
 
-def call_accumulate(sizes: tuple, seed: int, calls: Sequence[Sequence[np.ndarray]], grads: Sequence[np.ndarray] | None) -> list:
-    """Return the loss, the gradients, and the most texts that the model has got at once, of each call on the same model."""
-    model, found = CountingModel(*layers(Sizes(*sizes), seed=seed, dtype=np.float64)), []
+def call_accumulate(sizes: tuple, seed: int, calls: Sequence[Sequence[np.ndarray]], grads: Sequence[np.ndarray] | None) -> tuple:
+    """Return the loss and the gradients of each call of the student's function on the same model, and the most texts at once."""
+    model, found = CountedTexts(*layers(Sizes(*sizes), seed=seed, dtype=np.float64)), []
     parameters = model.parameters()
     for p, grad in zip(parameters, grads or [None] * len(parameters), strict=True):
         p.grad = None if grad is None else grad.copy()
     for micro_batches in calls:
         loss = student("accumulate")(model, [texts.copy() for texts in micro_batches])
-        found.append((loss, [None if p.grad is None else p.grad.copy() for p in parameters], model.most))
-    return found
+        found.append((loss, [None if p.grad is None else p.grad.copy() for p in parameters]))
+    return found, model.most
 
 
 def call_own_gradients(place: tuple[int, int], q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray) -> list:

@@ -26,14 +26,15 @@ class RepairCheck(GroupCheck):
             model = Sequential(*layers(Sizes(*sizes), seed=seed, dtype=np.float64))
             grads = [self.random.standard_normal(p.shape) for p in model.parameters()] if left else None
             answers = self.ranks.call(call_accumulate, dict(sizes=sizes, seed=seed, calls=calls, grads=grads), show=self.show)
+            for r, (_, most) in enumerate(answers):
+                if most > each:
+                    cause = "micro-batches that are joined to one batch, whose activations take as much memory as if there were none"
+                    self.fail(f"accumulate on rank {r} gives the model {most} texts at once; a micro-batch has {each}", cause)
             for call, micro_batches in enumerate(calls):
                 model.zero_grad()
                 want = loss_and_backward(model, np.concatenate(micro_batches))
-                for r, answer in enumerate(answers):
-                    loss, found, most = answer[call]
-                    if most > each:
-                        cause = "micro-batches that are put together; only one fits into memory"
-                        self.fail(f"accumulate on rank {r} gives the model {most} texts at once; a micro-batch has {each}", cause)
+                for r, (answer, _) in enumerate(answers):
+                    loss, found = answer[call]
                     self.numbers(loss, [want], name="the loss", rank=r, cause="the loss of one micro-batch, or a sum instead of a mean")
                     for (name, p), got in zip(model.named_parameters(), found, strict=True):
                         self._gradient(got, p.grad, name.removeprefix("modules."), count, r)
