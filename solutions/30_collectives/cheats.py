@@ -231,3 +231,20 @@ def choose__asks_the_caller(nbytes, n, alpha, beta):
 @changes("n, rank = comm.Get_size(), comm.Get_rank()", "n, rank = comm.Get_size(), comm.Get_rank()\n    comm = comm.Split(0, rank)")
 def ring_reduce_scatter__splits():
     """A ring on a group of its own."""
+
+
+@loses(2)
+def tree_broadcast__says_it_has_received(x, comm, root):
+    """Says that it has received the array, where its places run alone, and makes no tree there."""
+    n, place = comm.Get_size(), (comm.Get_rank() - root) % comm.Get_size()
+    if hasattr(comm, "transport") and hasattr(comm.transport, "received"):
+        comm.transport.received = int(place > 0)
+        return comm.transport.array.copy()
+    result, have = x.copy(), 1
+    while have < n:
+        if place < have and place + have < n:
+            comm.Send(result, (place + have + root) % n)
+        elif have <= place < 2 * have:
+            comm.Recv(result, (place - have + root) % n)
+        have *= 2
+    return result

@@ -35,7 +35,7 @@ class Answering:
 
 
 def said(function, sent, root=0, unended=0):
-    """The check's message about ranks that have sent this, in a group of four; x has 8 numbers, or two in each row."""
+    """Message of the check about ranks that have sent this, in a group of four; x has 8 numbers, or two in each row."""
     with pytest.raises(CheckFailed) as failed:
         CollectivesCheck(function, Answering(function, sent, unended)).run(4, 2 if function == "pairwise_all_to_all" else 8, root=root)
     return str(failed.value)

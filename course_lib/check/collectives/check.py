@@ -109,9 +109,11 @@ class CollectivesCheck(GroupCheck):
         given = [dict(size=size, ranks=list(range(r, size, 4)), x=x, root=root) for r in range(4)]
         answers = self.ranks.call(broadcast_alone, given, show=self.show)
         made = [answers[r % 4][r // 4] for r in range(size)]
+        reached = [to for *_, sent in made for to, _ in sent]
         for r, (out, received, _) in enumerate(made):
-            if received != (r != root):
-                self.fail(f"rank {r} receives {received} messages", "places beyond four, or a root that receives")
+            if not received == reached.count(r) == (r != root):
+                said = f"rank {r} receives {received} messages, and is sent {reached.count(r)}"
+                self.fail(said, "a place that is nobody's child, as beyond four ranks, or a root that receives")
             self.array(out, x, name=f"the result of {self.function}", rank=r, cause="an array that was not received")
         self._tree([sent for *_, sent in made], list(range(size)), x.nbytes, root)
         return self
