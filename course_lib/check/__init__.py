@@ -67,10 +67,12 @@ class Check:
             found.append(size)
         return found
 
-    def fail(self, problem: str, cause: str = "") -> None:
-        """Raise CheckFailed with this problem, the case and the usual cause."""
+    def fail(self, problem: str, cause: str = "", known: str = "") -> None:
+        """Raise CheckFailed with this problem, the case, the known mistake that it is, and the usual cause."""
         students.record_check(self.what, False)
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
+        if known:
+            parts.append(f"It is {known}.")
         if cause:
             parts.append(f"A usual cause: {cause}.")
         from course_lib.cluster import replies  # here: ranks import this package without the notebook's side
@@ -105,6 +107,7 @@ class Check:
         dtype: bool = True,
         contiguous: bool = False,
         instead: KnownMistakes = None,
+        shape_cause: str | None = None,
     ) -> None:
         """Check an array: shape, dtype (unless `dtype` is False), layout (if it must be `contiguous`) and values.
 
@@ -117,7 +120,7 @@ class Check:
         rank : int
             The rank it came from.
         cause : str
-            The usual cause of wrong values.
+            The usual cause of wrong values, and, unless there is a `shape_cause`, of a wrong shape.
         rtol : float
             Tolerance relative to `scale`; 0 requires bitwise equality.
         scale : float, optional
@@ -125,6 +128,8 @@ class Check:
             pass the magnitude of the terms.
         instead : dict of str to numpy.ndarray, or function that returns one, optional
             The results of known mistakes: if `got` equals one, the message names it instead of the usual cause.
+        shape_cause : str, optional
+            The usual cause of a wrong shape.
         """
         if not isinstance(got, np.ndarray):
             causes = {
@@ -135,13 +140,14 @@ class Check:
                 causes[type(got)] = "a sum, mean or maximum over all axes; choose the axis with axis="
             self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short_repr(got)}", causes.get(type(got), ""))
         if got.shape != want.shape:
-            known = _describe_known_mistake(got, want, instead)
+            known, cause = _describe_known_mistake(got, want, instead), cause if shape_cause is None else shape_cause
             if want.size and not got.size:
                 cause = "an empty slice: the end of a[start:end] is an index, not a length"
-            self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}{known}", "" if known else cause)
+            self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}", "" if known else cause, known)
         if dtype and got.dtype != want.dtype:
-            hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given"
-            self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", hint)
+            known = _describe_known_mistake(got, want, instead)
+            hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given" if got.dtype == np.float64 else ""
+            self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", hint, known)
         if contiguous and not got.flags.c_contiguous:
             hint = "a slice of columns, a transpose or Fortran order; np.ascontiguousarray makes a copy that MPI can send"
             self.fail(f"{name} on rank {rank} is not C-contiguous", hint)
@@ -150,17 +156,18 @@ class Check:
         wrong = ~(np.abs(got - want) <= tolerance) if rtol else ~(got == want)
         if np.any(wrong):
             where = tuple(int(i) for i in np.argwhere(wrong)[0])
-            values = f"; at {list(where)} it is {got[where]}, expected {want[where]}" if self.show else ""
+            place = f"; at {list(where)} it is" if want.size > 1 else ":"
+            values = f"{place} {got[where]}, expected {want[where]}" if self.show else ""
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
             known = _describe_known_mistake(got, want, instead)
-            relation = known or _describe_relation(got, want, tolerance)
+            relation = "" if known else _describe_relation(got, want, tolerance)
             if relation.startswith("; each is"):  # all values are present and in place, so a cause about order does not fit
                 factor = "a sum instead of a mean or vice versa, a division by the wrong number, or dividing twice"
                 cause = "a wrong sign" if "-" in relation else factor
             if "another order" in relation:
                 cause = "a missing or extra transpose, or parts concatenated along the wrong axis" + (f"; or {cause}" if cause else "")
             what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"
-            self.fail(f"{name} on rank {rank} {what}{values}{relation}", "" if known else cause)
+            self.fail(f"{name} on rank {rank} {what}{values}{relation}", "" if known else cause, known)
 
     def distributed(
         self, got: list, kind: placement.Kind, want: np.ndarray, *, name: str, ranks: list[int], cause: str = "", rtol: float = 1e-9
@@ -251,14 +258,17 @@ class Check:
 
 
 def _describe_known_mistake(got: np.ndarray, want: np.ndarray, instead: KnownMistakes) -> str:
-    """Name the known mistake that gives this array, as the end of a sentence; skip mistakes whose result is nearly right."""
+    """Name the known mistake that gives this array, to the last bit or, if the mistake is not nearly right, approximately."""
     for what, array in ((instead() if callable(instead) else instead) or {}).items():
         array = np.asarray(array)
-        if got.shape == array.shape and got.dtype.kind in "fiu":
-            near = 1e-5 * float(np.max(np.abs(array), initial=0))
-            right = array.shape == want.shape and np.all(np.abs(want - array) <= 2 * near)
-            if near and not right and np.all(np.abs(got.astype(float) - array) <= near):
-                return f": it is {what}"
+        if got.shape != array.shape or got.dtype.kind not in "fiu":
+            continue
+        if np.array_equal(got, array, equal_nan=True) and not np.array_equal(array, want, equal_nan=True):
+            return what
+        near = 1e-5 * float(np.max(np.abs(array), initial=0))
+        right = array.shape == want.shape and np.all(np.abs(want - array) <= 2 * near)
+        if near and not right and np.all(np.abs(got.astype(float) - array) <= near):
+            return what
     return ""
 
 

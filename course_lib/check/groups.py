@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,6 +26,15 @@ class GroupCheck(Check):
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
         self.ranks = ranks
+
+    def call(self, function: Callable, arguments: list[dict] | dict, **how: object) -> list:
+        """Call a function on the ranks (see `Ranks.call`); an error also says which case it came from."""
+        try:
+            return self.ranks.call(function, arguments, **how)
+        except Exception as error:
+            if self.case:
+                error.add_note(f"This was the case: {self.case}.")
+            raise
 
     def baseline_memory(self, what: str) -> list[int]:
         """Bytes each rank holds before `what` exists; CheckFailed if it is so much that freeing it would distort the measurement."""

@@ -44,7 +44,7 @@ class RanksError(RuntimeError):
             for who, error in said:
                 on = f" on {wording.ranks(who)}" if len(said) > 1 else ""
                 lines.append(f"{RED}{name}{PLAIN}{on}: {error['message']}")
-        return lines
+        return [*lines, *getattr(self, "__notes__", [])]
 
 
 class Interrupted(KeyboardInterrupt):

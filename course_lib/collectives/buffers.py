@@ -60,7 +60,7 @@ def same_dtype(send: np.ndarray, recv: np.ndarray, where: str) -> None:
     if send.dtype != recv.dtype:
         raise TypeError(
             f"{where}: sendbuf is {send.dtype}, recvbuf is {recv.dtype}; they must be the same. "
-            f"Make the receive buffer with dtype={send.dtype} (the default of np.empty is float64)."
+            "Give the receive buffer the dtype of the array that is sent, as in np.empty(shape, sendbuf.dtype); the default is float64."
         )
 
 

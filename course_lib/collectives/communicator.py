@@ -23,6 +23,7 @@ from course_lib.collectives.transport.requests import Request
 ndarray, may_share_memory, IN_PLACE = np.ndarray, np.may_share_memory, MPI.IN_PLACE  # module globals: fewer attribute lookups per call
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 LOWER = {name.lower(): name for name in OPERATIONS[1:]}
+ARGUMENTS = {"bcast": "buf, root=0", "send": "buf, dest", "recv": "buf, source", "sendrecv": "sendbuf, dest, recvbuf=..., source=..."}
 
 
 class Communicator:
@@ -74,7 +75,7 @@ class Communicator:
         if name == "split":
             raise AttributeError("Communicator has no split: in mpi4py it is Split, with a capital letter: comm.Split(color, key).")
         if name in LOWER:
-            arguments = {"bcast": "buf, root=0", "send": "buf, dest", "recv": "buf, source"}.get(name.removeprefix("i"), "sendbuf, recvbuf")
+            arguments = ARGUMENTS.get(name.removeprefix("i"), "sendbuf, recvbuf")
             raise AttributeError(
                 f"Communicator has no {name}: in mpi4py it sends pickled Python objects. "
                 f"For arrays, use {LOWER[name]}, with a capital letter: comm.{LOWER[name]}({arguments})."

@@ -57,9 +57,9 @@ def test_nothing_that_an_answer_returns_stops_the_check_from_saying_so(values, d
 
 def test_a_known_mistake_is_named_and_then_no_usual_cause():
     known = {"the sum": 5 * WANT, "of another shape": WANT[0]}
-    with pytest.raises(CheckFailed, match=r"differ; .* expected 1.0: it is the sum\.$"):
+    with pytest.raises(CheckFailed, match=r"differ; .* expected 1.0\. It is the sum\.$"):
         Check("x").array(5 * WANT, WANT, name="x", rank=0, cause="this", instead=known)
-    with pytest.raises(CheckFailed, match=r"has shape \(3,\), expected \(3, 3\): it is of another shape\.$"):
+    with pytest.raises(CheckFailed, match=r"has shape \(3,\), expected \(3, 3\)\. It is of another shape\.$"):
         Check("x").array(WANT[0], WANT, name="x", rank=0, cause="this", instead=known)
     with pytest.raises(CheckFailed, match="A usual cause: this"):
         Check("x").array(WANT + 1, WANT, name="x", rank=0, cause="this", instead=known)

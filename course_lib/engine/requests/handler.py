@@ -140,8 +140,9 @@ def _call(request: dict) -> dict:
     """Call a function from the student's namespace, or one shipped with the request (see `cluster.source.ship_function`)."""
     from course_lib import traffic
     from course_lib.collectives.instrumentation.wrong_group_hint import hints_for_error, record_wrong_groups
+    from course_lib.collectives.progress.operations import progress_state
 
-    shell, value, error, trace = get_ipython(), None, None, {}
+    shell, value, error, trace, open_before = get_ipython(), None, None, {}, progress_state.open_requests
     looking = contextlib.nullcontext([]) if isolated.connection else record_wrong_groups()
     with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group:
         try:
@@ -158,7 +159,8 @@ def _call(request: dict) -> dict:
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
-    return {"outputs": outputs, "error": error, "value": value, "traffic": moved, "wrong_group": wrong_group[:1], **trace}
+    reply = {"outputs": outputs, "error": error, "value": value, "traffic": moved, "wrong_group": wrong_group[:1], **trace}
+    return {**reply, "unended": max(0, progress_state.open_requests - open_before)}
 
 
 def _unpacked(request: dict) -> dict:

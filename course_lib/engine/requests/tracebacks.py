@@ -32,7 +32,7 @@ def _types(message: str) -> str:
         return " (A communication that has been started: write `await` before it, and use the value that this gives.)"
     if message == "'NoneType' object is not subscriptable":
         return " (What comes before the bracket is None: a name never assigned anything else, or the result of a function without return.)"
-    if "NoneType" in message or "does not have enough dimensions (has 0" in message:
+    if "NoneType" in message or "does not have enough dimensions (has 0" in message or "not supported for the input types" in message:
         return " (Is one of them None? A collective returns nothing: it fills the array you pass. Nor does a function without return.)"
     if message.startswith("Cannot cast ufunc"):
         return " (x /= n keeps the type of x; x = x / n makes a new array of the type that the result needs.)"
@@ -79,6 +79,8 @@ def describe(error: BaseException) -> dict:
         what = "this cell" if own[-1][2] == "<module>" else own[-1][2]
         message = f"{what} is still empty. Replace this line with your answer, and run the cell again."
     message += _HINTS.get(name, lambda message: "")(message)
+    if not own and name == "TypeError" and "positional argument" in message:  # of the call that a check makes
+        message += " (The exercise's own call has other arguments than your function: is its first line as it was?)"
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = f"{message[:MAX_MESSAGE_CHARACTERS]} (truncated)"
     place = f"{own[-1][0]}, line {own[-1][1]}" if own else "outside the cell"
