@@ -146,7 +146,9 @@ def _label_ticks(axis, limits: Sequence[float], words) -> None:
     from matplotlib.ticker import NullFormatter
 
     low, high = (int(np.floor(np.log10(value))) for value in limits)
+    view = axis.get_view_interval()
     axis.set_ticks([10.0**i for i in range(low, high + 2, max(1, (high - low) // 3))])
+    axis.set_view_interval(*view, ignore=True)  # ticks beyond it have widened it
     axis.set_major_formatter(lambda value, _: words(value))
     axis.set_minor_formatter(NullFormatter())
 
@@ -180,7 +182,7 @@ def compare(
     for (name, times), (shade, marker) in zip(measured.items(), SHADES * len(measured), strict=False):
         axes.plot(sizes, times, marker + (":" if name in steps else "-"), color=shade, linewidth=1, markersize=5, label=name)
         if name in steps:
-            axes.plot(near, predicted[name], color=shade, linewidth=2, label=f"{name}, its messages by the model")
+            axes.plot(near, predicted[name], color=shade, linewidth=2, label=f"{name}, model: messages only")
     axes.set(xscale="log", yscale="log", xlabel="bytes of the array", ylim=(min(everything) / 2, max(everything) * 2))
     _label_ticks(axes.xaxis, [min(sizes), max(sizes)], wording.size)
     _label_ticks(axes.yaxis, [min(everything), max(everything)], wording.seconds)

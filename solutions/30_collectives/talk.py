@@ -2,7 +2,7 @@
 # Part 00 used the collectives; today the room sees what is inside. The grey lines are folded cells; Shift-Enter runs them. There are three
 # questions for the room along the way; the next key press shows the answer.
 
-# %% [markdown] after="A ring of four ranks, as in part 00. Each array is cut into four pieces. In each step, a rank sends one piece to the next rank and" tags=["notes"]
+# %% [markdown] after="A ring of four ranks, as in part 00. Each array is cut into four pieces. In each step, a rank sends one piece to the next and gets one" tags=["notes"]
 # Before you move the slider, have someone point at the pieces: in step 1 rank 0 sends piece 0, in step 2 piece 3, which it has just added to.
 
 # %% [markdown] after="Draw a ring" tags=["notes"]
@@ -96,7 +96,7 @@
 # Zoom into the tree at the end: the rank that is served last waits through both steps. On a laptop with two cores, ranks also wait for a
 # core, so the steps are not equally long.
 
-# %% [markdown] after="First the bytes that a rank sends. Then a race, timed on the ranks: your ring, recursive doubling, and MPICH's `Allreduce`, which is" tags=["notes"]
+# %% [markdown] after="First the bytes that a rank sends. Then a race: your ring, recursive doubling, and MPICH's `Allreduce`, in C. Which is fastest at 4 MB?" tags=["notes"]
 # Collect the guesses on the board, with names.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]

@@ -92,7 +92,7 @@ def test_a_comparison_draws_what_was_measured_and_the_messages_of_the_model():
     picture = alpha_beta.compare([8, 800], {"ring": [3e-5, 4e-5], "MPI": [1e-5, 2e-5]}, "Race", 1e-5, 1e9, {"ring": (6, 0.25)})
     assert picture.text == "Race: ring 30 µs for 8 B, 40 µs for 800 B; MPI 10 µs for 8 B, 20 µs for 800 B."
     lines = {line.get_label(): line.get_data() for line in picture.figure.axes[0].lines}
-    sizes, seconds = lines["ring, its messages by the model"]
+    sizes, seconds = lines["ring, model: messages only"]
     assert np.allclose(seconds, 6 * (1e-5 + sizes / 4 / 1e9)) and len(lines) == 3
 
 

@@ -12,10 +12,12 @@ import numpy as np
 from course_lib.check.collectives.on_ranks import broadcast_alone, call_collective, choose_often, make_group
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.isolated.traffic_counter import TAG_BYTES
+from course_lib.utils import wording
 
 REDUCTIONS = ("add", "minimum", "maximum", "multiply")  # NumPy's names of MPI's SUM, MIN, MAX and PROD
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64", "complex64", "complex128")
 TOLERANCES = {"f": 1e-5, "d": 1e-13, "F": 1e-5, "D": 1e-13}  # by the dtype's character: the order of a reduction is free
+ALGORITHMS = ("recursive doubling", "ring")  # what `choose` returns; indexed by whether the ring is faster
 REDUCING = ("ring_reduce_scatter", "ring_all_reduce")
 ROOTED = "tree_broadcast"
 NO_COLLECTIVES = "a collective call; here you have Send, Recv, Sendrecv, Isend and Irecv"
@@ -52,7 +54,7 @@ class CollectivesCheck(GroupCheck):
             A rank of a group of `size`; a smaller group has the remainder.
         """
         groups, shape = self.groups(size), (shape,) if isinstance(shape, int) else shape
-        self.ranks.call(make_group, [dict(color=color, key=key) for color, key in self.colors_and_keys(groups)])
+        self.call(make_group, [dict(color=color, key=key) for color, key in self.colors_and_keys(groups)])
         given, arguments = [None] * 4, [None] * 4
         for group in groups:
             n = len(group)
@@ -62,18 +64,18 @@ class CollectivesCheck(GroupCheck):
                 arguments[r] = dict(function=self.function, x=given[r], more=more, watched=self.show)
         what = f", {op}" if self.function in REDUCING else f", root {root}" if self.function == ROOTED else ""
         self.case_of(groups, f"x of shape {given[0].shape}{what}", dtype)
-        answers = self.ranks.call(call_collective, arguments, show=self.show)
+        answers = self.call(call_collective, arguments, show=self.show)
+        for group in groups:
+            # As the coordinator saw it; without one, as in a visible check, by the ranks' traces.
+            made = [self.ranks.messages[r] or answers[r][3] for r in group]
+            self._calls(made, group)
+            self._results([answers[r] for r in group], [given[r] for r in group], group, op, root % len(group), made)
+            if self.cost:
+                self._cost(made, group, given[group[0]], root % len(group))
         for r, (*_, earlier) in enumerate(answers) if self._earlier else ():
             cause = "a buffer that is kept, and returned by each call; return a new array"
             self.array(earlier, self._earlier[r], name=f"what the call of {self.function} before has returned", rank=r, cause=cause)
         self._earlier = [out for out, *_ in answers]
-        for group in groups:
-            self._results([answers[r] for r in group], [given[r] for r in group], group, op, root % len(group))
-            # As the coordinator saw it; without one, as in a visible check, by the ranks' traces.
-            made = [self.ranks.messages[r] or answers[r][3] for r in group]
-            self._calls(made, group)
-            if self.cost:
-                self._cost(made, group, given[group[0]], root % len(group))
         return self
 
     def case_of(self, groups: list[list[int]], what: str, dtype: str) -> None:
@@ -107,7 +109,7 @@ class CollectivesCheck(GroupCheck):
         root, x = int(self.random.integers(size)), self._draw((self.sizes(1, 70, 90)[0],), "float64")
         self.case = f"a group of {size} ranks, root {root}"
         given = [dict(size=size, ranks=list(range(r, size, 4)), x=x, root=root) for r in range(4)]
-        answers = self.ranks.call(broadcast_alone, given, show=self.show)
+        answers = self.call(broadcast_alone, given, show=self.show)
         made = [answers[r % 4][r // 4] for r in range(size)]
         reached = [to for *_, sent in made for to, _ in sent]
         for r, (out, received, _) in enumerate(made):
@@ -127,24 +129,28 @@ class CollectivesCheck(GroupCheck):
         parts = self.random.uniform(0.5, 2, (2, *shape)) * self.random.choice([-1, 1], (2, *shape))
         return (parts[0] + 1j * parts[1] if kind.kind == "c" else parts[0]).astype(kind)
 
-    def _results(self, answers: list, given: list[np.ndarray], group: list[int], op: str, root: int) -> None:
-        """Compare a group's results and arguments with what they should be."""
-        wants, scale, causes = self._wanted(given, op, root)
+    def _results(self, answers: list, given: list[np.ndarray], group: list[int], op: str, root: int, made: list[list]) -> None:
+        """Compare a group's results and arguments with what they should be; `made` are its calls."""
+        wants, scale, cause, mistakes = self._wanted(given, op, root)
+        n, receivers = len(group), [{to for way, to, _ in mine if way == "to"} for mine in made]
+        if self.function.startswith("ring") and n > 2 and all(to == {group[i - 1]} for i, to in enumerate(receivers)):
+            cause, mistakes = "messages that go to the previous rank, with the pieces of a ring that goes to the next one", {}
         rtol = TOLERANCES.get(given[0].dtype.char, 0.0) if self.function in REDUCING and op in ("add", "multiply") else 0.0
         for i, (r, (out, after, shared, *_)) in enumerate(zip(group, answers, strict=True)):
-            cause, instead = causes(i)
-            self.array(out, wants[i], name=f"the result of {self.function}", rank=r, rtol=rtol, scale=scale, cause=cause, instead=instead)
+            what, known = f"the result of {self.function}", {mistake: arrays[i] for mistake, arrays in mistakes.items()}
+            self.array(out, wants[i], name=what, rank=r, rtol=rtol, scale=scale, cause=cause, instead=known, shape_cause="")
             self.array(after, given[i], name="the argument, after the call,", rank=r, cause="receiving or adding into the argument")
             if shared:
                 cause = "a result that is the argument itself, or a view of it, as with one rank; a copy is a new array"
                 self.fail(f"the result of {self.function} on rank {r} shares its memory with the argument", cause)
 
     def _wanted(self, given: list[np.ndarray], op: str, root: int) -> tuple:
-        """Return each rank's result, the magnitude of a reduction's terms, and a function with the usual cause and known mistakes."""
+        """Return each rank's result, the magnitude of a reduction's terms, the usual cause, and by known mistake each rank's result."""
         n, stacked = len(given), np.stack(given)
         if self.function == "ring_all_gather":
             wants = [np.concatenate(given)] * n
             turned = {"the parts in the order of their arrival": [np.concatenate([given[(i - s) % n] for s in range(n)]) for i in range(n)]}
+            turned["a table with a row for each part; join them in one row"] = [stacked] * n
             cause = "a part in the wrong place: what arrives in a step is the part of the rank that many places back"
         elif self.function == ROOTED:
             wants = [given[root]] * n
@@ -155,16 +161,23 @@ class CollectivesCheck(GroupCheck):
             turned = {"the rank's own x": given}
             cause = "a row in the wrong place: row j of the result comes from rank j"
         else:
-            total = getattr(np, op).reduce(stacked, axis=0, dtype=stacked.dtype)
-            wants, turned, cause = [total] * n, {"the rank's own x": given}, "a piece that misses a rank's contribution, or has one twice"
+            total, added = (getattr(np, name).reduce(stacked, axis=0, dtype=stacked.dtype) for name in (op, "add"))
+            cause, sums = "a piece that misses a rank's contribution, or has one twice", f"the sum, but op is np.{op}"
+            wants, turned = [total] * n, {"the rank's own x": given, sums: [added] * n}
+            turned["the right result in another shape; give it the shape of x"] = [total.reshape(-1)] * n
+            turned["the right result and, behind it, the zeros that filled up the last piece"] = [pieces(total, n).reshape(-1)] * n
             if self.function == "ring_reduce_scatter":
                 wants, own = list(pieces(total, n)), [pieces(x, n) for x in given]
-                turned = {"the rank's own piece, without the others'": [own[i][i] for i in range(n)]}
-                turned |= {f"the piece of the rank {k} places on": wants[k:] + wants[:k] for k in range(1, n)}
+                leaves = "If piece r leaves rank r first, piece r + 1 is complete there in the end: work out which piece must leave first"
+                turned = {
+                    f"the rank's own piece, without the others'. {leaves}": [own[i][i] for i in range(n)],
+                    sums: list(pieces(added, n)),
+                }
+                turned |= {f"the piece of the rank {k} place{'s' * (k > 1)} on": wants[k:] + wants[:k] for k in range(1, n)}
         scale = None
         if self.function in REDUCING and stacked.dtype.kind in "fc" and stacked.size:
             scale = float(np.abs(stacked).sum(axis=0).max() if op == "add" else np.abs(wants[0]).max())
-        return wants, scale, lambda i: (cause, {what: arrays[i] for what, arrays in turned.items()} if n > 1 else None)
+        return wants, scale, cause, turned if n > 1 else {}
 
     def _calls(self, made: list[list[tuple[str, int, int]]], group: list[int]) -> None:
         """Check that a group's ranks made no collective call, and completed their requests."""
@@ -217,7 +230,7 @@ class CollectivesCheck(GroupCheck):
         for r, mine in zip(group, sent, strict=True):
             for number, (to, size) in enumerate(mine, 1):
                 if to in parents or to == group[root] or size != nbytes:
-                    cause = "an array that is sent in pieces, or twice"
+                    cause = "a send to a place beyond n - 1" if n & (n - 1) else "an array that is sent in pieces, or twice"
                     self.fail(
                         f"{self.function}: rank {r} sends rank {to} {size:,} bytes that it has already, or not the whole array", cause
                     )
@@ -237,32 +250,37 @@ class ChoiceCheck(GroupCheck):
 
     def between(self, *sizes: int) -> ChoiceCheck:
         """Check the choice for these numbers of ranks, on either side of where both algorithms take equally long, and far from it."""
-        cases = []
         for n in sizes:
             alpha, beta = 10 ** self.random.uniform(-6, -4), 10 ** self.random.uniform(8, 11)
             at = equal_bytes(n, alpha, beta)
             factors = (0.02, 0.5, 0.97, 1.03, 2, 50)
-            cases += [(int(f * min(at, 1e9 * alpha * beta)), n, alpha, beta) for f in factors] if math.isfinite(at) else []
+            cases = [(int(f * min(at, 1e9 * alpha * beta)), n, alpha, beta) for f in factors] if math.isfinite(at) else []
             cases += [(0, n, alpha, beta), (1 << 40, n, alpha, beta)]
-        answers = self.ranks.call(choose_often, dict(cases=cases), show=self.show)
-        for r, said in enumerate(answers):
-            for (nbytes, n, alpha, beta), got in zip(cases, said, strict=True):
-                self.case = (
-                    f"{nbytes:,} bytes on {n} ranks, alpha {alpha:.3g} s, beta {beta:.3g} bytes per second" if self.show else f"{n} ranks"
-                )
-                want = "ring" if nbytes > equal_bytes(n, alpha, beta) else "recursive doubling"
-                if not isinstance(got, str) or got != want:
-                    cause = "one half of the ring forgotten, whole arrays in its steps, or beta taken for the time of a byte"
-                    shown = f"{got!r}, expected {want!r}" if self.show else "the slower one"
-                    self.fail(f"choose on rank {r} says {shown}", cause)
+            self.case, wants = f"{n} ranks", [ALGORITHMS[nbytes > at] for nbytes, *_ in cases]
+            for r, said in enumerate(self.call(choose_often, dict(cases=cases), show=self.show)):
+                self._compare(said, wants, cases, r)
         return self
+
+    def _compare(self, said: list, wants: list[str], cases: list[tuple], r: int) -> None:
+        """Compare what rank r says with what it should say in these cases."""
+        if strange := [got for got in said if not isinstance(got, str) or got not in ALGORITHMS]:
+            cause = "a missing return" if strange[0] is None else ""
+            self.fail(f"choose on rank {r} must return 'ring' or 'recursive doubling'; got {wording.shown(strange[0])}", cause)
+        cause = "one half of the ring forgotten, whole arrays in its steps, or beta taken for the time of a byte"
+        if not any(got == want for got, want in zip(said, wants, strict=True)):
+            cause = "the two algorithms swapped"
+        for (nbytes, n, alpha, beta), got, want in zip(cases, said, wants, strict=True):
+            if got != want:
+                if self.show:
+                    self.case = f"{nbytes:,} bytes on {n} ranks, alpha {alpha:.3g} s, beta {beta:.3g} bytes per second"
+                self.fail(f"choose on rank {r} says " + (f"{got!r}, expected {want!r}" if self.show else "the slower one"), cause)
 
 
 def equal_bytes(n: int, alpha: float, beta: float) -> float:
     """Bytes for which ring and recursive doubling take equally long on n ranks, a power of two; infinite if the ring is never faster.
 
-    Thakur, Rabenseifner and Gropp, 2005, "Optimization of collective communication operations in MPICH", section 4.5, without the time of
-    the additions.
+    The model is that of Thakur, Rabenseifner and Gropp, 2005, "Optimization of collective communication operations in MPICH", without the
+    time of the additions.
 
     >>> round(equal_bytes(4, 1e-5, 1e9) / (1e-5 * 1e9), 9)
     8.0

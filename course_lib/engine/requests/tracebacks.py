@@ -80,7 +80,7 @@ def describe(error: BaseException) -> dict:
         message = f"{what} is still empty. Replace this line with your answer, and run the cell again."
     message += _HINTS.get(name, lambda message: "")(message)
     if not own and name == "TypeError" and "positional argument" in message:  # of the call that a check makes
-        message += " (The exercise's own call has other arguments than your function: is its first line as it was?)"
+        message += " (It is called with the arguments in the exercise's first line. Has this line been changed?)"
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = f"{message[:MAX_MESSAGE_CHARACTERS]} (truncated)"
     place = f"{own[-1][0]}, line {own[-1][1]}" if own else "outside the cell"
