@@ -146,7 +146,7 @@ def _label_ticks(axis, limits: Sequence[float], words) -> None:
     from matplotlib.ticker import NullFormatter
 
     low, high = (int(np.floor(np.log10(value))) for value in limits)
-    view = axis.get_view_interval()
+    view = tuple(axis.get_view_interval())
     axis.set_ticks([10.0**i for i in range(low, high + 2, max(1, (high - low) // 3))])
     axis.set_view_interval(*view, ignore=True)  # ticks beyond it have widened it
     axis.set_major_formatter(lambda value, _: words(value))
