@@ -147,7 +147,7 @@ class Check:
         if dtype and got.dtype != want.dtype:
             known = _describe_known_mistake(got, want, instead)
             hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given" if got.dtype == np.float64 else ""
-            self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", hint, known)
+            self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", "" if known else hint, known)
         if contiguous and not got.flags.c_contiguous:
             hint = "a slice of columns, a transpose or Fortran order; np.ascontiguousarray makes a copy that MPI can send"
             self.fail(f"{name} on rank {rank} is not C-contiguous", hint)

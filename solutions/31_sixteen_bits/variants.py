@@ -511,6 +511,19 @@ class LossScaler__good_steps_in_all:
 
 @loses(2)
 @changes(
+    "self.good + 1 if np.isfinite(self.norm) else 0",
+    "self.good + 1",
+    "self.good == self.interval",
+    "self.good % self.interval == 0",
+    "self.factor, self.good = min(self.factor * 2, self.limits[1]), 0",
+    "self.factor = min(self.factor * 2, self.limits[1])",
+)
+class LossScaler__counts_overflows_too:
+    """Doubles after every so many steps, with or without overflows between them."""
+
+
+@loses(2)
+@changes(
     DOUBLED,
     "            self.factor = min(self.factor * 2, self.limits[1])\n",
     "elif self.good == self.interval:",

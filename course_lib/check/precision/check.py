@@ -35,22 +35,26 @@ class PrecisionCheck(GroupCheck):
                 where = self.random.permutation(length)[:4]
                 shards[r, 0, where] = self.random.permutation(EDGES[dtype])
             given = [dict(name="gather_as", arrays=list(shards[r]), dtype=dtype, place=places[r]) for r in range(4)]
-            answers = self.ranks.call(call_exchange, given, show=self.show)
+            answers = self.call(call_exchange, given, show=self.show)
             for r, (found, after) in enumerate(answers):
                 group = groups[places[r][0]]
                 self._results_of_their_own(found, "gather_as", r)
                 for turn, got in enumerate(found):
                     whole = np.concatenate([shards[s, turn] for s in group])
+                    want = _rounded(whole, dtype)
+                    own = np.repeat([s == r for s in group], length)
                     instead = {
                         "float32 values, not rounded": whole,
                         "this rank's shard, again and again": np.tile(shards[r, turn], len(group)),
+                        "rounded, but for this rank's own part": np.where(own, whole, want),
+                        "bit patterns, which are not decoded": encode(whole, dtype),
                     }
-                    name, cause = f"gather_as, call {turn + 1},", "bit patterns that are not decoded, or another rank order"
-                    self.array(got, _rounded(whole, dtype), name=name, rank=r, cause=cause, instead=instead)
+                    name = f"gather_as, call {turn + 1},"
+                    self.array(got, want, name=name, rank=r, cause="another rank order", instead=instead, shape_cause="")
                 cause = "rounding in place, or a result that shares memory with the shard: the master would lose its last bits"
                 self.array(after, shards[r, 1], name="the shard, after the call,", rank=r, cause=cause)
                 most = 2 * wire_bytes("Allgather", len(group), len(group) * length * _width(dtype)) + SLACK_BYTES
-                cause = f"values sent as float32; encoded as {dtype}, each takes {_width(dtype)} bytes"
+                cause = f"values sent as float32; encoded as {dtype}, each takes 2 bytes" if dtype != "float32" else "values sent twice"
                 self.sent(self.ranks.traffic[r], most, name="two gathers", rank=r, cause=cause)
                 self.requests_completed(self.ranks.unended[r], r)
         return self
@@ -64,7 +68,7 @@ class PrecisionCheck(GroupCheck):
             drawn = self._gradients(dtype, groups, length)
             given = [dict(name="reduce_as", arrays=[drawn[name][r] for name in drawn], dtype=dtype, place=places[r]) for r in range(4)]
             self.case = self._describe(groups, dtype)
-            answers = self.ranks.call(call_exchange, given, show=self.show)
+            answers = self.call(call_exchange, given, show=self.show)
             for r, (found, after) in enumerate(answers):
                 group, me = groups[places[r][0]], places[r][1]
                 self._results_of_their_own(found, "reduce_as", r)
@@ -75,7 +79,7 @@ class PrecisionCheck(GroupCheck):
                 self.array(after, given[r]["arrays"][-1], name="the gradient, after the call,", rank=r, cause=cause)
                 n = len(group)
                 most = len(drawn) * wire_bytes("Alltoall", n, n * length * _width(dtype)) + SLACK_BYTES
-                cause = f"float32 values, or whole gradients: each rank needs only its part of the others', in {dtype}"
+                cause = "float32 values, or " * (dtype != "float32") + "whole gradients: each rank needs only its part of the others'"
                 self.sent(self.ranks.traffic[r], most, name=f"{len(drawn)} calls of reduce_as", rank=r, cause=cause)
                 self.requests_completed(self.ranks.unended[r], r)
         return self
@@ -122,9 +126,12 @@ class PrecisionCheck(GroupCheck):
         instead = {"the sum over the ranks, not the mean": n * want} if n > 1 else {}
         instead |= {f"what results when the sum is rounded to {dtype} after each rank": _summed_in(parts, dtype)} if n > 1 else {}
         instead["this rank's own gradient"] = parts[me]
-        cause = "bit patterns that were added as whole numbers, a sum in 16 bits, or a division before the gradient is encoded"
+        instead["the mean, but this rank's own part was not rounded"] = want + (np.split(arrays[me], n)[me] - parts[me]) / n
+        instead["the mean of bit patterns, which are not decoded"] = np.mean([np.split(encode(a, dtype), n)[me] for a in arrays], axis=0)
+        wrong_axis = "a sum along the wrong axis, or whole gradients instead of this rank's part"
+        cause = "a sum in 16 bits, or a division before the gradient is encoded"
         magnitude = float(np.max(np.sum(np.abs(np.where(beyond, 0, parts)), axis=0) / n))
-        self.array(got, want, name="reduce_as", rank=r, rtol=1e-6, scale=magnitude, instead=instead, cause=cause)
+        self.array(got, want, name="reduce_as", rank=r, rtol=1e-6, scale=magnitude, instead=instead, cause=cause, shape_cause=wrong_axis)
 
     def masters(self, dtype: str, *sizes: int) -> PrecisionCheck:
         """Check steps with SGD on float32 masters, each far smaller than the distance between two values of the format."""
@@ -136,7 +143,7 @@ class PrecisionCheck(GroupCheck):
             shards = self.random.uniform(1.25, 1.75, (4, length)).astype(np.float32)
             grads = (gap / 16 * self.random.integers(1, 4, (24, 4, length))).astype(np.float32)
             given = [dict(shard=shards[r].copy(), gradients=list(grads[:, r]), dtype=dtype, place=places[r]) for r in range(4)]
-            answers = self.ranks.call(call_steps, given, show=self.show)
+            answers = self.call(call_steps, given, show=self.show)
             for group in groups:
                 masters = shards[group].copy()
                 for step, own in enumerate(grads[:, group]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from course_lib.check.groups import GroupCheck
 from course_lib.check.precision.on_ranks import call_scale, call_scaler
 
 STEP_BYTES = 64  # per axis and step: a few numbers
+LARGE = 1e19  # a norm whose square is beyond float32's range
 OVERFLOWS = (np.inf, -np.inf, np.nan)
 
 
@@ -32,6 +34,36 @@ class Step:
     grads: list[list[np.ndarray | None]]
     most: float | None = None
     unscale: int = 0
+
+
+class Wanted(NamedTuple):
+    """What a step should give on a rank.
+
+    Attributes
+    ----------
+    finite : bool
+        Whether no rank has an overflow.
+    norm, own : float
+        Of all gradients, and of this rank's.
+    grads, data : list
+        The rank's gradients, unscaled, and its parameters after the step.
+    before, after : float
+        The factor in the step, and after `update`.
+    most : float or None
+        The norm to which gradients are clipped.
+    earlier : Wanted or None
+        The step before.
+    """
+
+    finite: bool
+    norm: float
+    own: float
+    grads: list
+    data: list
+    before: float
+    after: float
+    most: float | None
+    earlier: Wanted | None
 
 
 @dataclass
@@ -70,7 +102,7 @@ class ScalerCheck(GroupCheck):
             self.case = f"the factor {factor:g}"
             w, x = self.random.standard_normal((2, self.sizes(1, 2, 9)[0])).astype(np.float32)
             # After the first step, the factor doubles.
-            answers = self.ranks.call(call_scale, dict(weight=w, x=x, settings=dict(factor=factor, interval=1)), show=self.show)
+            answers = self.call(call_scale, dict(weight=w, x=x, settings=dict(factor=factor, interval=1)), show=self.show)
             for r, found in enumerate(answers):
                 for step, (now, value, grad) in enumerate(found, 1):
                     self.value(now, (factor, now)[step - 1], name="the factor at first", rank=r)
@@ -129,9 +161,9 @@ class ScalerCheck(GroupCheck):
         for interval in self.random.permutation([2, 3]).tolist():
             start = 2.0 ** int(self.random.integers(4, 8))
             good, bad = "." * (interval - 1), "x"
-            pattern = good + bad + good + bad + good + "." + good + "." + 3 * interval * "0" + 6 * bad + 2 * interval * "."
-            self.case = f"{self._describe_grid(order, axes)}, interval {interval}"
+            pattern = bad + good + bad + good + bad + good + "." + good + "." + 3 * interval * "0" + 6 * bad + 2 * interval * "."
             settings = dict(factor=start, interval=interval, limits=(start / 8, start * 2))
+            self.case = f"{self._describe_grid(order, axes)}, interval {interval}, limits {start / 8:g} and {start * 2:g}"
             self._run(order, axes, settings, self._pattern(pattern, shapes), self._compare_factor)
         self.case = f"{self._describe_grid(order, axes)}, the usual limits"
         self._run(order, axes, dict(interval=1), self._pattern(12 * "0" + 27 * "x", shapes), self._compare_factor)
@@ -170,7 +202,7 @@ class ScalerCheck(GroupCheck):
         self, order: list[int], axes: tuple[int, ...], settings: dict, steps: list[Step], compare: Callable, optimizer: str = "SGD"
     ) -> None:
         """Have the ranks of a grid, and each one outside by itself, take these steps; `compare` each with what it should be."""
-        members = sorted(order)
+        members, self._limits = sorted(order), Reference(**settings).limits
         shapes = next([g.shape for g in own] for own in steps[-1].grads)
         values = self._draw(shapes)
         groups = [members, *([r] for r in range(4) if r not in members)]
@@ -182,11 +214,13 @@ class ScalerCheck(GroupCheck):
             dict(values=values[r], optimizer=optimizer, settings=settings, steps=scaled[r], places=_places(order, axes, r))
             for r in range(4)
         ]
-        answers = self.ranks.call(call_scaler, given, show=self.show)
+        answers = self.call(call_scaler, given, show=self.show)
         what = self.case
         for r, found in enumerate(answers):
             held = values[r]
             for k, (got, want) in enumerate(zip(found, wants[r], strict=True)):
+                if k and compare == self._compare_values:  # with a wrong factor, all that follows is wrong
+                    self._compare_factor(found[k - 1], want.earlier, r)
                 self.case = f"step {k + 1} on {what}"
                 compare(got, want, r, moved=any(np.any(a != b) for a, b in zip(held, got[3], strict=True)))
                 held = got[3]
@@ -225,16 +259,18 @@ class ScalerCheck(GroupCheck):
             reference.update(finite)
             for r in group:
                 data = [p.data.copy() for p in parameters[r]]
-                wants[r].append((finite, norm, float(own[r]), grads[r], data, before, reference.factor))
+                earlier = wants[r][-1] if wants[r] else None
+                wants[r].append(Wanted(finite, norm, float(own[r]), grads[r], data, before, reference.factor, most, earlier))
 
-    def _compare_values(self, got: tuple, want: tuple, r: int, moved: bool) -> None:
+    def _compare_values(self, got: tuple, want: Wanted, r: int, moved: bool) -> None:
         """Compare norms, gradients and parameters on rank r."""
         norms, grads, _, data, _ = got
-        finite, norm, own, unscaled, params, before, _ = want
-        self._compare_decision(got, want, r, moved=finite)
+        norm, before, unscaled = want.norm, want.before, want.grads
+        self._compare_decision(got, want, r, moved=want.finite)
         for norm_got in norms:
-            instead = {"the norm of this rank's gradients alone": [own], "the norm of the scaled gradients": [norm * before]}
+            instead = {"the norm of this rank's gradients alone": [want.own], "the norm of the scaled gradients": [norm * before]}
             instead |= {"its square": [norm * norm], "the norm, divided by the factor twice": [norm / before]}
+            instead |= {"the norm of the step before": [want.earlier.norm]} if want.earlier else {}
             known = {what: np.asarray(value) for what, value in instead.items()}
             cause = "norms that are added up (add squares), a sum along one axis only, or one that counts ranks twice"
             self.numbers(norm_got, [norm], name="the norm that unscale returns", rank=r, rtol=1e-5, instead=known, cause=cause)
@@ -246,46 +282,69 @@ class ScalerCheck(GroupCheck):
                 continue
             instead = {"still scaled": wanted * np.float32(before), "divided twice": wanted / np.float32(before)}
             self.array(grad, wanted, name=name, rank=r, rtol=1e-6, instead=instead)
-        for p, (values, wanted) in enumerate(zip(data, params, strict=True)):
-            cause = "gradients that are not divided by the factor, or twice; clipping before the division, or by this rank's norm"
+        cause = "clipping by the scaled norm, by this rank's norm, or not at all"  # unscaled gradients are right
+        if not norms:
+            cause = "gradients that step does not unscale, though unscale has not been called"
+        elif want.most is None or norm <= want.most:
+            cause = "gradients that are scaled up to the norm `most`, though theirs is smaller"
+        for p, (values, wanted) in enumerate(zip(data, want.data, strict=True)):
             scale = max(1.0, float(np.abs(wanted).max()))
             self.array(values, wanted, name=f"parameter {p}, after step,", rank=r, rtol=2e-5, scale=scale, cause=cause)
 
-    def _compare_skipping(self, got: tuple, want: tuple, r: int, moved: bool) -> None:
+    def _compare_skipping(self, got: tuple, want: Wanted, r: int, moved: bool) -> None:
         """Compare the decision, and whether an overflow has left its traces in a later step."""
-        if want[0] and not all(np.isfinite(values).all() for values in got[3]):
+        if want.finite and not all(np.isfinite(values).all() for values in got[3]):
             cause = "an optimizer that was called in an earlier step, with the overflow, so that what it keeps is infinite or NaN"
             self.fail(f"the parameters on rank {r} are infinite or NaN after a step that was taken", cause)
         self._compare_decision(got, want, r, moved)
 
-    def _compare_decision(self, got: tuple, want: tuple, r: int, moved: bool) -> None:
+    def _compare_decision(self, got: tuple, want: Wanted, r: int, moved: bool) -> None:
         """Compare whether rank r has seen an overflow, and whether it has taken the step, so that its parameters have moved."""
         norms, _, taken, *_ = got
-        finite = want[0]
+        finite = want.finite
         for norm in norms:
             if not isinstance(norm, (int, float, np.floating)):
                 self.fail(f"unscale on rank {r} must return a number; got {type(norm).__name__}", "a missing return")
             if np.isfinite(norm) != finite:
                 saw = "is finite, though a rank has a gradient that is not" if not finite else "is not finite, though all gradients are"
-                cause = "the norm of this rank only, or of one axis only" if not finite else "squares that are added up in float32"
+                cause = "the norm of this rank only, or of one axis only" if not finite else _unseen(want)
                 self.fail(f"the norm that unscale returns on rank {r} {saw}", cause)
         if not isinstance(taken, (bool, np.bool_)):
             self.fail(f"step on rank {r} must return True or False; got {type(taken).__name__}", "a missing return")
         if bool(taken) != finite:
             said = "took a step, though a rank has an overflow" if taken else "skipped a step, though no rank has an overflow"
-            cause = "a decision by this rank's gradients alone, or by those of one axis" if taken else "an overflow of an earlier step"
+            cause = "a decision by this rank's gradients alone, or by those of one axis"
+            if taken and np.isnan(want.norm):
+                cause = "a norm that is NaN, for which np.isinf is False, and every comparison, too; np.isfinite sees it"
+            elif not taken:
+                cause = _unseen(want)
             self.fail(f"rank {r} {said}", cause)
         if moved != finite:
             said = "have changed in a step that was skipped" if moved else "have not changed in a step that was taken"
             self.fail(f"the parameters on rank {r} {said}", "an optimizer that is called in the wrong case")
 
-    def _compare_factor(self, got: tuple, want: tuple, r: int, moved: bool) -> None:
+    def _compare_factor(self, got: tuple, want: Wanted, r: int, moved: bool = True) -> None:
         """Compare the factor on rank r."""
-        factor, (before, after) = got[-1], want[-2:]
-        if not isinstance(factor, (int, float, np.floating)) or float(factor) != after:
-            shown = f"is {factor}, expected {after:g} (before: {before:g})" if self.show else "is wrong"
-            cause = "good steps that are not counted anew after an overflow or a doubling; limits; or ranks that decide on their own"
+        factor, number = got[-1], isinstance(got[-1], (int, float, np.floating))
+        if not number or float(factor) != want.after:
+            shown = f"is {factor}, expected {want.after:g} (before: {want.before:g})" if self.show else "is wrong"
+            cause = ""
+            if number and not self._limits[0] <= factor <= self._limits[1]:
+                cause = "a factor that is not kept within its limits"
+            elif number and not want.finite:
+                cause = "a decision by this rank's gradients alone, or by those of one axis"
+            elif number and factor > want.after:
+                cause = "good steps that are not counted anew after an overflow or a doubling, or an overflow that counts as one of them"
+            elif number:
+                cause = "a doubling that is too late, or the smallest and the largest limit swapped"
             self.fail(f"after update, the factor on rank {r} {shown}", cause)
+
+
+def _unseen(want: Wanted) -> str:
+    """Name the usual cause of an overflow that is not there."""
+    if want.earlier and not want.earlier.finite:
+        return "the overflow of the step before, which update has not forgotten"
+    return "squares that overflow in float32: add them up in float64" if want.norm > LARGE else ""
 
 
 def _places(order: list[int], axes: tuple[int, ...], r: int) -> list[tuple[int, int]]:
