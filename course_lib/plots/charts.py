@@ -201,10 +201,14 @@ def losses_beside(runs: dict[str, Sequence[float]], right: str, title: str, colu
     return Picture(figure, f"{title}. {right} from {runs[right][0]:.3f} to {runs[right][-1]:.3f}; {', '.join(said)}")
 
 
-def lines(curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: str, at: Sequence[float] | None = None) -> Picture:
-    """Draw curves with one value per step, or at the positions `at`; `xlabel` and `ylabel` label the axes."""
+def lines(
+    curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: str, at: Sequence[float] | None = None, bottom: float = 0.0
+) -> Picture:
+    """Draw curves with one value per step, or at the positions `at`; `xlabel` and `ylabel` label the axes; y begins at `bottom`."""
     figure, (axes,) = new_figure(7.2, 3.2, title)
-    return Picture(figure, f"{title}: {_draw_lines(axes, curves, xlabel, ylabel, at)}")
+    said = _draw_lines(axes, curves, xlabel, ylabel, at)
+    axes.set_ylim(bottom, None)
+    return Picture(figure, f"{title}: {said}")
 
 
 def memory_over_time(steps: dict[str, dict], title: str, budget: float | None = None) -> Picture:

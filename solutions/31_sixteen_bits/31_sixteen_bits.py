@@ -7,14 +7,13 @@
 # %% [markdown] tags=["slide"]
 # # 31 Sixteen bits
 #
-# **You will build** what lets a model train with 16-bit numbers: `gather_as` and `reduce_as` send half the bytes, and a `LossScaler` keeps
-# small gradients from vanishing.
+# **You will build** what lets the training of [part 26](26_fsdp.ipynb) work with 16-bit numbers: `gather_as` and `reduce_as` send half the
+# bytes, and a `LossScaler` keeps small gradients from vanishing.
 #
 # *{points} points. About 60 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np
-
 from course_lib import cluster, plots, saving
 from course_lib.check.precision.check import PrecisionCheck
 from course_lib.check.precision.scaler import ScalerCheck
@@ -24,32 +23,32 @@ ranks = cluster.start(4)
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
 from functools import partial
-
 import numpy as np
-
 from course_lib import traffic
 from course_lib.autograd import Adam, Parameter
 from course_lib.autograd.mixed_precision import decode, encode
 from course_lib.collectives import Communicator
-from course_lib.gpt.fsdp import FlatModel, quantized
+from course_lib.gpt.fsdp import FlatModel, SlowLink, quantized
+from course_lib.trace import span
 
 comm = everyone = Communicator()
 compressed = partial(quantized.train, comm, steps=60)
+models = {dtype: FlatModel(comm, dtype) for dtype in ("float32", "bfloat16")}
+link = SlowLink(comm, bandwidth=5e6)  # bytes per second
 
 # %% [markdown] tags=["slide"]
 # ## A worked example: what fits into 16 bits
 #
-# Two formats have 16 bits. **float16** has 11 significant bits, but it ends at 65,504, and below $2^{-24}$ there is only zero.
-# **bfloat16** is the upper half of a float32: the same range, but only 8 significant bits. Either one halves what ranks send, and what a
-# GPU reads and writes; sums inside a matrix product stay in float32. NumPy has no bfloat16, and MPI no float16, so we compute in float32,
-# and round to 16 bits whatever is sent, or passed from layer to layer.
+# Two formats have 16 bits. **float16** has 11 significant bits, but it ends at 65,504, and what is below $2^{-25}$ becomes zero.
+# **bfloat16** is the upper half of a float32: the same range, but only 8 significant bits. Either one halves what ranks send. NumPy has no
+# bfloat16, and MPI no float16, so we compute in float32, and round to 16 bits whatever is sent, or passed from layer to layer.
 #
 # `encode(x, dtype)` rounds a float32 array to `dtype`, and returns bit patterns that MPI can send: uint16 (for `"float32"`, a copy).
 # `decode(bits, dtype)` turns them back into float32. Which of these numbers survive in float16, which in bfloat16?
 
 # %% Round some numbers tags=["slide"]
 # %%px --targets 0
-x = np.array([1 / 3, 2049, 70000, 1e-5, 1e-8], np.float32)
+x = np.array([1 / 3, 2049, 70000, 3e-6, 1e-8], np.float32)
 for dtype in "float32", "float16", "bfloat16":
     there = decode(encode(x, dtype), dtype)
     print(f"{dtype:8}", *(f"{value:<12.7g}" for value in there))
@@ -57,8 +56,7 @@ for dtype in "float32", "float16", "bfloat16":
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: gather in 16 bits
 #
-# As in [part 26](26_fsdp.ipynb), each rank keeps a shard of the parameters, and gathers the others' before they are used. The shards are
-# the **masters**: they stay in float32. Only what is sent has 16 bits.
+# As in part 26, a rank keeps a shard of the parameters, and gathers the others'. Shards are **masters**: float32. What is sent has 16 bits.
 
 
 # %% Exercise: gather_as tags=["exercise", "slide-50"]
@@ -107,9 +105,8 @@ for dtype in "float32", "float16", "bfloat16":
 # ## Your turn: reduce in 16 bits
 #
 # In backward, each rank gets the mean of all ranks' gradients for its shard. A sum has the same trouble as a weight: in float16,
-# $2048 + 0.5 + 0.5 + 0.5$ is 2048, and three ranks have worked for nothing. So gradients should *travel* in 16 bits, but be added in float32.
-# A reduce-scatter adds in the dtype in which it sends. `comm.Alltoall(sent, received)` sends part r of `sent` to rank r; `received` has the
-# parts that the ranks have sent here, in rank order.
+# $2048 + 0.5 + 0.5 + 0.5$ is 2048. So gradients should *travel* in 16 bits, but be added in float32; a reduce-scatter adds in the dtype in
+# which it sends. `comm.Alltoall(sent, received)` sends part r of `sent` to rank r, and fills `received` in rank order.
 
 
 # %% Exercise: reduce_as tags=["exercise", "slide-50"]
@@ -146,12 +143,12 @@ PrecisionCheck("reduce_as", ranks).reduces("float32", 4).reduces("float16", 4, 2
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: scale the loss
 #
-# Many gradients are below $2^{-24}$: in float16 they are zero. So multiply the loss by a large **factor**. By the chain rule, all gradients
+# Many gradients are below $2^{-25}$: in float16 they are zero. So multiply the loss by a large **factor**. By the chain rule, all gradients
 # grow by it, and you divide it out again in float32, just before the optimizer's step (Micikevicius et al., 2018, section 3.2). If the factor
 # is too large, some gradient becomes infinite or NaN: an **overflow**. Then skip the step, and halve the factor.
 #
 # *All* ranks must skip it, even if a single one has the overflow, or their parameters would no longer fit together. A rank has groups along
-# the axes of the grid only. How does rank 3 of a 2 × 2 grid hear of rank 0? And which norm counts for clipping: the scaled gradients'?
+# the axes of the grid only. How does rank 3 of a 2 × 2 grid hear of rank 0? Write `__init__` and the four methods below it.
 
 
 # %% Exercise: LossScaler tags=["exercise", "slide-50"]
@@ -231,9 +228,19 @@ ScalerCheck("LossScaler", ranks).scales().norms(4).norms(2, 2).overflows(4).over
 # %% [markdown] tags=["slide-50"]
 # ## All together
 #
-# Now part 28's model trains in each format, with its parameters in one flat array. Each layer rounds what it passes on, and in backward the
-# gradient that comes back to it. Large runs average the loss over millions of tokens, so each token's gradient is tiny. Here a step has 1,024
-# tokens; with `share`, gradients are as small as in a run with four million. Which format will learn worst? What does a step send in each?
+# Now part 28's model trains in each format, its parameters in one flat array. Each layer rounds what it passes on, and in backward the
+# gradient that comes back. First one step in two formats, over a slow network. Half the bytes: what gets shorter, and what does not?
+# Large runs average the loss over millions of tokens, so each token's gradient is tiny. Here a step has 1,024 tokens; `share` makes each
+# count as little as in a step of four million, and `most=share` is then a norm of 1. Which format will learn worst?
+
+# %% Take a step in two formats tags=["experiment"]
+# %%px --trace
+for dtype, model in models.items():
+    comm.Barrier()
+    with span(dtype):
+        model.set(gather_as(model.shard(), dtype, link))
+        model.loss(0).backward()
+        reduce_as(model.gradient(), dtype, link)
 
 
 # %% Train in a format tags=["experiment", "slide-50"]
@@ -265,16 +272,16 @@ curves = {f"{name}: {run[0][3] / 1e3:,.0f} kB": np.mean([losses for losses, *_ i
 plots.losses(curves, "Training loss in each format, and what a rank sends in a step")
 
 # %% [markdown] tags=["slide-50"]
-# bfloat16 needs no scaling: it has float32's range. Most large models are trained in it, in spite of its 8 significant bits. Which gradients
-# does float16 lose, and what does the factor do to them?
+# bfloat16 needs no scaling: it has float32's range. Most large models are trained in it. The scaled run begins with $2^{32}$ on purpose: it
+# skips its first steps. Which gradients does float16 lose, and what does the factor do to them?
 
 # %% Draw the gradients tags=["folded", "slide"]
 gradient, factor = runs["float32"][0][2], 2.0 ** runs["float16, scaled"][0][1][-1]
-plots.magnitudes({"not scaled": gradient, f"times {factor:,.0f}": gradient * factor}, "Gradients, and what float16 can hold")
+plots.magnitudes({"not scaled": gradient, f"times 2^{np.log2(factor):.0f}": gradient * factor}, "Gradients, and what float16 can hold")
 
 # %% Draw the factor tags=["folded", "slide-50"]
 factors = {"log2 of the factor": runs["float16, scaled"][0][1]}
-plots.lines(factors, "The factor: halved after an overflow, doubled after 20 steps without one", "step", "log2 of the factor")
+plots.lines(factors, "The factor: halved after an overflow, doubled after 20 steps without one", "step", "log2 of the factor", bottom=20)
 
 # %% [markdown] tags=["slide-all"]
 # ## Eight bits
@@ -284,22 +291,17 @@ plots.lines(factors, "The factor: halved after an overflow, doubled after 20 ste
 
 
 # %% Train with int8 blocks tags=["folded", "slide-all"]
-names = {(0, False): "float32", (127, False): "int8", (1, False): "-1, 0, 1", (1, True): "-1, 0, 1, error feedback"}
-curves = {}
-for (levels, feedback), name in names.items():
-    found = ranks.call("compressed", dict(levels=levels, feedback=feedback))
-    curves[f"{name}: {found[0][1] / 1e3:,.0f} kB"] = np.mean([losses for losses, _ in found], axis=0)
+names = {(0, False): "float32", (127, False): "int8", (1, False): "-1, 0, 1 as int8", (1, True): "and error feedback"}
+found = {name: ranks.call("compressed", dict(levels=k, feedback=f)) for (k, f), name in names.items()}
+curves = {f"{name}: {run[0][1] / 1e3:,.0f} kB": np.mean([losses for losses, _ in run], 0) for name, run in found.items()}
 plots.losses(curves, "Training loss, and what a rank sends for the all-reduce of a step")
 
 # %% [markdown] tags=["skip"]
 # <details><summary><b>In the wild</b></summary>
 #
-# - PyTorch: `MixedPrecisionPolicy(param_dtype, reduce_dtype)` of `fully_shard`. `torch.amp.GradScaler` has the methods of your class;
-#   FSDP1's `ShardedGradScaler` makes ranks agree. It once copied its flag before the all-reduce had ended (pull request 115710).
-# - Megatron-LM: `DynamicGradScaler` (`megatron/core/optimizer/grad_scaler.py`) halves after `hysteresis` overflows, and has no upper limit.
-#   `reduce_scatter_with_fp32_accumulation` is your `reduce_as`: an all-to-all in bfloat16, and a sum in float32.
-# - DeepSpeed: `DynamicLossScaler`. ZeRO++ (`zero_quantized_gradients`) sends gradients in int4 blocks by all-to-alls.
-# - JAX: `jmp.DynamicLossScale`, and `jmp.Policy` for the dtypes.
+# - PyTorch: `MixedPrecisionPolicy` of `fully_shard`; `torch.amp.GradScaler`; `ShardedGradScaler` makes ranks agree (pull request 115710).
+# - Megatron-LM: `DynamicGradScaler` halves after `hysteresis` overflows. `reduce_scatter_with_fp32_accumulation` is your `reduce_as`.
+# - DeepSpeed: `DynamicLossScaler`; ZeRO++ (`zero_quantized_gradients`) sends int4 blocks by all-to-alls. JAX: `jmp.DynamicLossScale`.
 #
 # </details>
 
@@ -309,8 +311,6 @@ plots.losses(curves, "Training loss, and what a rank sends for the all-reduce of
 # 1. With `gather_as`, memory is not halved here: why not, and what would change on a GPU?
 # 2. Which would you send in bfloat16 without a second thought: parameters or gradients? What changes with a thousand ranks?
 # 3. An overflow skips a step on all ranks. How many steps in a thousand may be skipped before you would change something, and what?
-#
-# The last cells save your functions to `transformer_impl.py`, and stop the ranks.
 
 # %% Save the functions tags=["given", "skip"]
 saving.save(ranks, "gather_as", "reduce_as", "LossScaler")
