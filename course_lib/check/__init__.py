@@ -132,13 +132,7 @@ class Check:
             The usual cause of a wrong shape.
         """
         if not isinstance(got, np.ndarray):
-            causes = {
-                tuple: "a trailing comma after the returned value",
-                type(None): "a missing return, or the return value of a collective, which is None",
-            }
-            if isinstance(got, (int, float, np.number)):
-                causes[type(got)] = "a sum, mean or maximum over all axes; choose the axis with axis="
-            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short_repr(got)}", causes.get(type(got), ""))
+            self._not_an_array(got, name, rank)
         if got.shape != want.shape:
             known, cause = _describe_known_mistake(got, want, instead), cause if shape_cause is None else shape_cause
             if want.size and not got.size:
@@ -168,6 +162,15 @@ class Check:
                 cause = "a missing or extra transpose, or parts concatenated along the wrong axis" + (f"; or {cause}" if cause else "")
             what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"
             self.fail(f"{name} on rank {rank} {what}{values}{relation}", "" if known else cause, known)
+
+    def _not_an_array(self, got: object, name: str, rank: int) -> None:
+        causes = {
+            tuple: "a trailing comma after the returned value",
+            type(None): "a missing return, or the return value of a collective, which is None",
+        }
+        if isinstance(got, (int, float, np.number)):
+            causes[type(got)] = "a sum, mean or maximum over all axes; choose the axis with axis="
+        self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short_repr(got)}", causes.get(type(got), ""))
 
     def distributed(
         self, got: list, kind: placement.Kind, want: np.ndarray, *, name: str, ranks: list[int], cause: str = "", rtol: float = 1e-9

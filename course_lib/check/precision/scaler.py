@@ -37,7 +37,7 @@ class Step:
 
 
 class Wanted(NamedTuple):
-    """What a step should give on a rank.
+    """Reference result of a step on a rank.
 
     Attributes
     ----------
