@@ -5,7 +5,7 @@ import pytest
 
 from course_lib.check import CheckFailed
 from course_lib.check.collectives import on_ranks
-from course_lib.check.collectives.check import CollectivesCheck, equal_bytes, pieces
+from course_lib.check.collectives.check import ALGORITHMS, ChoiceCheck, CollectivesCheck, equal_bytes, pieces
 
 
 class Answering:
@@ -66,6 +66,78 @@ def test_other_messages_are_named(sent, message):
 
 def test_a_request_that_nobody_waits_for_is_named():
     assert "rank 0 has started 2 more exchanges than it has waited for" in said("ring_reduce_scatter", in_ring(1), unended=2)
+
+
+class Returning(Answering):
+    """Four ranks that return what a function of all arguments gives, having sent what they should."""
+
+    def __init__(self, function, results, step=1):
+        super().__init__(function, in_ring(step))
+        self.results = results
+
+    def call(self, what, arguments, show=False):
+        answers = super().call(what, arguments, show)
+        if what.__name__ == "make_group":
+            return answers
+        outs = self.results([each["x"] for each in arguments])
+        return [(out, *answer[1:]) for out, answer in zip(outs, answers, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("results", "op", "message"),
+    [
+        (
+            lambda given: [pieces(x, 4)[r] for r, x in enumerate(given)],
+            "add",
+            "the rank's own piece, without the others'. If",
+        ),
+        (lambda given: pieces(np.add.reduce(given), 4), "maximum", "It is the sum, but op is np.maximum."),
+        (lambda given: pieces(np.add.reduce(given), 4)[[1, 2, 3, 0]], "add", "It is the piece of the rank 1 place on."),
+        (lambda given: [pieces(np.add.reduce(given), 4)] * 4, "add", "has shape (4, 2), expected (2,), for"),
+    ],
+)
+def test_a_wrong_result_is_named_by_its_values(results, op, message):
+    with pytest.raises(CheckFailed) as failed:
+        CollectivesCheck("ring_reduce_scatter", Returning("ring_reduce_scatter", results)).run(4, 8, op=op)
+    assert message in str(failed.value) and "usual cause" not in str(failed.value)
+
+
+def test_pieces_of_a_ring_that_turns_the_other_way_are_named():
+    ranks = Returning("ring_reduce_scatter", lambda given: [pieces(x, 4)[r] for r, x in enumerate(given)], step=-1)
+    with pytest.raises(CheckFailed, match="A usual cause: messages that go to the previous rank"):
+        CollectivesCheck("ring_reduce_scatter", ranks).run(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("choose", "message"),
+    [
+        (lambda *case: None, "must return 'ring' or 'recursive doubling'; got None, for 2 ranks. A usual cause: a missing return."),
+        (lambda *case: "Ring", "must return 'ring' or 'recursive doubling'; got 'Ring', for 2 ranks."),
+        (lambda nbytes, n, *_: ALGORITHMS[nbytes <= equal_bytes(n, *_)], "A usual cause: the two algorithms swapped."),
+        (lambda nbytes, *_: ALGORITHMS[nbytes > 0], "A usual cause: one half of the ring forgotten"),
+    ],
+)
+def test_a_wrong_choice_is_named_by_its_kind(choose, message):
+    class Choosing:
+        def call(self, what, arguments, show=False):
+            return [[choose(*case) for case in arguments["cases"]]] * 4
+
+    with pytest.raises(CheckFailed) as failed:
+        ChoiceCheck("choose", Choosing()).between(2, 4)
+    assert message in str(failed.value)
+
+
+def test_an_error_on_the_ranks_says_in_which_case():
+    class Raising(Answering):
+        def call(self, what, arguments, show=False):
+            if what.__name__ != "make_group":
+                raise ValueError("could not broadcast")
+            return [None] * 4
+
+    with pytest.raises(ValueError, match="could not broadcast") as failed:
+        CollectivesCheck("tree_broadcast", Raising("tree_broadcast", in_ring(1))).run(4, 8, "int32", root=2)
+    (note,) = failed.value.__notes__
+    assert note == "This was the case: the group {0, 1, 2, 3}, int32, x of shape (8,), root 2."
 
 
 @pytest.mark.parametrize("sent", [[[1, 2], [3], [], []], [[2, 1], [], [3], []], [[1, 3], [2], [], []]])

@@ -67,6 +67,23 @@ def test_a_known_mistake_is_named_and_then_no_usual_cause():
         Check("x").array(WANT + 1e-7, WANT, name="x", rank=0, cause="this", rtol=1e-13, instead={"the mean": WANT / 1})
 
 
+def test_a_known_mistake_to_the_last_bit_is_named_though_it_is_nearly_right():
+    rounded, mine = np.array([0.333, 65504.0]), np.array([1 / 3, 65504.0])
+    with pytest.raises(CheckFailed, match=r"It is not rounded\.$"):
+        Check("x").array(mine, rounded, name="x", rank=0, cause="this", instead={"not rounded": mine})
+    with pytest.raises(CheckFailed, match=r"has dtype uint16, expected float64\. It is bit patterns\.$"):
+        Check("x").array(np.array([1, 2], np.uint16), rounded, name="x", rank=0, instead={"bit patterns": np.array([1, 2], np.uint16)})
+    with pytest.raises(CheckFailed, match=r"wrong value: 2\.0, expected 1\.0\.$"):
+        Check("x").numbers(2.0, [1.0], name="x", rank=0)
+
+
+def test_the_cause_of_wrong_values_is_not_that_of_a_wrong_shape():
+    for how, cause in (({}, "A usual cause: this"), ({"shape_cause": ""}, "expected (3, 3).")):
+        with pytest.raises(CheckFailed) as caught:
+            Check("x").array(WANT[0], WANT, name="x", rank=0, cause="this", **how)
+        assert str(caught.value).endswith(cause + "." * cause.endswith("s"))
+
+
 def test_one_wrong_value_close_to_the_right_one_is_no_other_order():
     almost = WANT.copy()
     almost[0, 0] += 1e-4

@@ -222,6 +222,14 @@ def test_ranks_that_ignore_the_interrupt_are_ended(two):
     assert two.run("1")[0][1]["error"] is None
 
 
+def test_a_call_tells_how_many_requests_it_has_left_open(two):
+    two.run("import numpy as np\nfrom course_lib.collectives import Communicator\ncomm = Communicator()")
+    two.run("def begin(many):\n    for _ in range(many):\n        comm.Irecv(np.empty(1), source=comm.Get_rank())")
+    for many in (2, 0):
+        two.call("begin", dict(many=many))
+        assert two.unended == [many] * 2
+
+
 def test_cells_that_set_up_run_again_also_where_they_print_and_so_do_import_lines(two, capsys):
     setup = "from course_lib.collectives import Communicator\ncomm = Communicator()\nprint('There are', comm.Get_size())"
     more = "import math\ntotal = [1]\ntotal.append(2)"
