@@ -72,12 +72,15 @@ EXERCISES = frozenset(NOTEBOOKS) | {
 
 
 passed_exercises: set[str] = set()  # exercises whose latest definition has passed its check in this process
+unfinished_definitions: set[str] = set()  # names in cells that have ended with an error, so that an earlier definition may still count
 NOT_PASSED_NAME = "NOT_PASSED"  # in a hand-in file: the functions whose check had not passed when they were saved
 
 
-def forget_passed(source: str) -> None:
-    """Forget that the check of anything defined in this cell has passed."""
-    passed_exercises.difference_update(re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE))
+def forget_passed(source: str) -> set[str]:
+    """Forget that the check of anything defined in this cell has passed; return the names."""
+    names = set(re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE))
+    passed_exercises.difference_update(names)
+    return names
 
 
 def record_check(what: str, good: bool) -> None:

@@ -7,6 +7,7 @@ compares the results in the kernel.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable
 from typing import TypeAlias
@@ -249,7 +250,9 @@ class Check:
     def passed(self) -> None:
         """Print that the check passed, and record it for `saving.save`."""
         students.record_check(self.what, True)
-        print(f"{self.what}: all ranks have what was expected.")
+        old = sorted(students.unfinished_definitions & set(re.findall(r"\w+", self.what)))
+        note = f" But the last cell with {', '.join(old)} has ended with an error: an earlier version may have been checked." if old else ""
+        print(f"{self.what}: all ranks have what was expected.{note}")
 
     def tuple(self, got: object, length: int, *, name: str, rank: int) -> tuple:
         """Return `got` as a tuple, after checking that it is a tuple or list of this length."""

@@ -291,7 +291,7 @@ plots.lines(factors, "The factor: halved after an overflow, doubled after 20 ste
 
 
 # %% Train with int8 blocks tags=["folded", "slide-all"]
-names = {(0, False): "float32", (127, False): "int8", (1, False): "-1, 0, 1 as int8", (1, True): "and error feedback"}
+names = {(0, False): "float32", (127, False): "int8", (1, False): "-1, 0, 1 as int8", (1, True): "with error feedback"}
 found = {name: ranks.call("compressed", dict(levels=k, feedback=f)) for (k, f), name in names.items()}
 curves = {f"{name}: {run[0][1] / 1e3:,.0f} kB": np.mean([losses for losses, _ in run], 0) for name, run in found.items()}
 plots.losses(curves, "Training loss, and what a rank sends for the all-reduce of a step")

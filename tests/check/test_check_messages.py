@@ -35,3 +35,14 @@ def test_a_hidden_check_shows_no_value_but_its_seed():
         with pytest.raises(CheckFailed) as caught:
             compare()
         assert "123" not in str(caught.value).replace(str(check.seed), "") and f"seed {check.seed}" in str(caught.value)
+
+
+def test_a_check_that_passes_says_that_the_latest_cell_has_failed(monkeypatch, capsys):
+    monkeypatch.setattr("course_lib.students.unfinished_definitions", {"f", "g"})
+    Check("f and h").passed()
+    assert capsys.readouterr().out == (
+        "f and h: all ranks have what was expected. "
+        "But the last cell with f has ended with an error: an earlier version may have been checked.\n"
+    )
+    Check("h").passed()
+    assert capsys.readouterr().out == "h: all ranks have what was expected.\n"

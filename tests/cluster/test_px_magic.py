@@ -163,3 +163,13 @@ def test_a_trace_that_cannot_be_written_hides_no_error(four, tmp_path):
     (tmp_path / "taken").touch()
     text, error = four.run(f"%%px --trace {tmp_path}/taken/trace.json\n1 / 0")
     assert "ZeroDivisionError" in plain(error) and "The trace was not written to" in plain(text)
+
+
+def test_a_check_that_passes_after_a_failed_cell_says_that_it_may_have_checked_the_cell_before(four):
+    passes = "from course_lib.check import Check\nCheck('area').passed()"
+    four.run("%%px\ndef area(r):\n    return 3 * r")
+    assert four.run(passes) == ("area: all ranks have what was expected.\n", None)
+    four.run("%%px\ndef area(r):\n    return 3.1 * r)")
+    assert "the last cell with area has ended with an error" in four.run(passes)[0]
+    four.run("%%px\ndef area(r):\n    return 3.1 * r")
+    assert four.run(passes) == ("area: all ranks have what was expected.\n", None)

@@ -79,7 +79,8 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
         label = f'cell "{title}"'
     # The first line keeps the line numbers as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
-    students.forget_passed(source)
+    defined = students.forget_passed(source)
+    students.unfinished_definitions |= defined
     if options.trace and not options.trace.endswith(".json"):
         raise misplaced_names.UsageOfPx(
             f"%%px --trace: the name of a file must end in .json; got {options.trace!r}. For some ranks: %%px --targets 0,2 --trace."
@@ -97,6 +98,7 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None)
             live.end()
         show_outputs(replies, ranks.n)
     raise_errors(replies)
+    students.unfinished_definitions -= defined
     misplaced_names.forget(source)
     # A folded cell without output would not show that it has run.
     if title and not traced and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies):
