@@ -212,7 +212,7 @@ def reduce_as__hides_overflows():
     """Shows overflows only where it sends them."""
 
 
-@loses(8)
+@loses(10)
 @changes(
     AXES,
     """
@@ -236,7 +236,7 @@ class LossScaler__steps_and_undoes:
     """Takes the step, and puts the parameters' arrays back, which the step has changed in place."""
 
 
-@loses(8)
+@loses(10)
 @changes(
     AXES,
     """
