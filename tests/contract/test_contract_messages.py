@@ -241,6 +241,19 @@ def test_what_cannot_end_is_named_and_the_next_cell_works(ranks, program):
     assert [word for word in words if word not in best] == [], best
 
 
+AFTER = {  # rank 4 is late, so that it finds what the others have sent; then it leaves MPI as soon as its own part is done
+    "a large message": "x = np.ones(20_000)\nif rank == 0: comm.Send(x, 4)\nif rank == 4: time.sleep(0.1); comm.Recv(x, 0)",
+    "a small collective": "if rank == 4: time.sleep(0.01)\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)\nassert out[0] == 8",
+    "a large collective": "if rank == 4: time.sleep(0.1)\nx = np.ones(20_000)\ncomm.Allreduce(np.ones(20_000), x)\nassert x[-1] == 8",
+}
+
+
+@pytest.mark.parametrize("program", AFTER)
+def test_a_large_message_to_oneself_that_is_lost_holds_nothing_back(ranks, program):
+    assert run(ranks, WRONG["to oneself, with nobody to receive it"][0], after=False)[4].startswith("DeadlockError")
+    assert run(ranks, AFTER[program], after=False) == [None] * 8
+
+
 ARGUMENTS = {
     "comm.Send(np.ones(2), 8)": "dest must be a rank of the group, 0 to 7; got 8",
     "comm.Send(np.ones(2), None)": "dest must be a rank",

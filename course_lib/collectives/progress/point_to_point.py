@@ -152,11 +152,18 @@ class Endpoint:
         elif receive := self.matcher.arrive(message):
             receive.accept(message)
 
-    @staticmethod
-    def discard(message: Envelope) -> None:
-        """Receive a message into a scratch buffer, so that its sender and MPI can release it."""
+    def discard(self, message: Envelope) -> None:
+        """Receive a message into a scratch buffer, so that its sender and MPI can release it.
+
+        One of this rank's own is received to the end. Otherwise MPI would go on copying it behind the next cells' calls, and keep back what
+        this rank has to acknowledge to the others: they would wait for it after this rank has left MPI.
+        """
         scratch = bytearray(message.count * DTYPES[message.dtype].itemsize)
-        progress_state.abandoned.append((progress_state.epoch - 1, message.content.Irecv([scratch, MPI.BYTE])))
+        request = message.content.Irecv([scratch, MPI.BYTE])
+        if message.source == self.board.rank:
+            request.Wait()
+        else:
+            progress_state.abandoned.append((progress_state.epoch - 1, request))
 
 
 def _wire_tag(dtype: int, tag: int) -> int:
