@@ -350,6 +350,43 @@ say("all")
 
 
 @pytest.mark.slow
+def test_a_leader_that_leaves_a_call_is_named_on_its_machine(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        4,
+        """
+import signal, threading, time
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank = comm.Get_rank()
+comm.Barrier()
+if rank == 0:  # it leads n1, and has sent what its machine announced
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        comm.Barrier()
+    except KeyboardInterrupt:
+        say("left")
+    open("left", "w").close()
+    from course_lib.collectives.deadlock.board import open_board
+    from course_lib.collectives.snapshot import RAISED
+    open_board().end(RAISED, "KeyboardInterrupt")
+else:
+    while rank > 1 and not os.path.exists("left"):
+        time.sleep(0.01)
+    try:
+        comm.Barrier()
+        say("through")
+    except Exception as error:
+        say(error)
+""",
+    )
+    assert said[0] == ["left"] and "rank 0 (n1) has raised KeyboardInterrupt" in said[1][0], (said, log)
+    for lines in said[2:]:  # through, if MPI has still carried what the leader had sent
+        assert lines == ["through"] or "rank 0 (n1) has raised KeyboardInterrupt" in lines[0], (said, log)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("machines", "n"), [(2, 7), (3, 4), (4, 4)])
 def test_small_arrays_travel_with_the_announcement(tmp_path, machines, n):
     """Machines with different numbers of ranks, groups whose order interleaves them, arrays at and over the limit."""

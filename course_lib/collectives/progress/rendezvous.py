@@ -1,8 +1,8 @@
 """Rendezvous of the ranks of a group before a collective: each rank announces the call it makes, and compares it with the others' calls.
 
 A wrong call is thus found before MPI sees it, and MPI stays usable. On one machine, each rank writes its calls to its page of the status
-board, into a ring long enough for the slowest rank to read them. Between machines, the ranks exchange them in one all-gather of fixed size.
-Both carry small arrays inline, and then the collective needs no transfer by MPI.
+board, into a ring long enough for the slowest rank to read them. Between machines, the first rank of the group on each, its leader,
+exchanges them for all in one all-gather of fixed size. Both carry small arrays inline, and then the collective needs no transfer by MPI.
 
 Key
     Identifies a collective: the cell's number (bits 42 and up), the group's context (bits 32 to 41), and twice the number of the collective
@@ -19,10 +19,10 @@ Renewals
 
 from __future__ import annotations
 
-import math
 import platform
 import struct
 import time
+from array import array
 from collections.abc import Sequence
 from functools import cache
 
@@ -39,7 +39,7 @@ TOTAL_STORE_ORDER = platform.machine() in ("x86_64", "AMD64")  # other processor
 ENTRY_WORDS = 8  # words per call in a page; the first entry's place is taken by ARRIVED_KEY and LEFT_KEY
 RING_ENTRIES = PAGE_WORDS // ENTRY_WORDS - 1  # a rank may be this many calls ahead of the slowest one
 _ENTRY_STRUCT = struct.Struct("7q")  # an entry: key, token (hash of the signature), operation, dtype, count, detail, renewals
-RENEWALS_WORD = 6
+RENEWALS_WORD, VERDICT_WORD = 6, 7  # VERDICT_WORD: see `MachinesRendezvous`
 ROUND_MODULUS = 1 << 21
 VISIBILITY_SECONDS = 1.0  # seconds after which an earlier store is certainly visible
 MAX_SLOT_READ_BYTES = 1 << 20  # bytes that a rank reads from all slots; beyond that, MPI's ring algorithms are faster
@@ -51,7 +51,7 @@ class Rendezvous:
     """Rendezvous of the ranks of one group, with this rank's page for it on the status board, which the deadlock detector reads.
 
     For each collective, in this order: `next_key` (or `second_phase_key`), `arrive`, `is_complete` until it is True, `signatures`, and
-    `inline_arrays` if the arrays were sent inline; finally `leave`, or `cancel` at any time after `arrive`. The two kinds of rendezvous
+    `combine` if the arrays were sent inline; finally `leave`, or `cancel` at any time after `arrive`. The two kinds of rendezvous
     below implement the methods without a body.
 
     Parameters
@@ -141,8 +141,16 @@ class Rendezvous:
     def signatures(self, key: int) -> dict[int, Signature] | None:
         """Return each rank's signature, by world rank, or None if all are equal; only once the collective is complete."""
 
-    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> Sequence[np.ndarray]:
-        """Return `count` elements, from element `start`, of each rank's inline array, in the group's order; valid until `leave`."""
+    def combine(self, key: int, call: Call, place: int) -> None:
+        """Compute the result of a collective from the inline arrays, into the call's receive buffer; the same to the last bit on all ranks.
+
+        Parameters
+        ----------
+        key : int
+        call : Call
+        place : int
+            This rank's position in the group.
+        """
 
     def leave(self, key: int) -> None:
         """Announce that this rank needs nothing more of this collective; the other ranks may reuse its space."""
@@ -181,7 +189,7 @@ class BoardRendezvous(Rendezvous):
     def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
         signature = call.signature
         if inline and call.operation != BARRIER:
-            self._slots.put(key, call.contribution, self._readers)
+            self._slots.take(key, self._readers, call.contribution.dtype, call.contribution.size)[...] = call.contribution.reshape(-1)
         self._token = token = hash(signature) if TOTAL_STORE_ORDER else hash((key, *signature))
         _ENTRY_STRUCT.pack_into(self._bytes, self._offset + 8 * ENTRY_WORDS * (1 + key % RING_ENTRIES), key, token, *signature, renewals)
         if blocking:
@@ -231,7 +239,19 @@ class BoardRendezvous(Rendezvous):
             if whole or time.monotonic() > deadline:
                 return words[2:]
 
+    def combine(self, key: int, call: Call, place: int) -> None:
+        operation, recv = call.operation, call.recv
+        if operation == BARRIER:
+            return
+        flat = recv.reshape(-1)
+        if operation in (ALLGATHER, SPLIT):
+            np.concatenate(self.inline_arrays(key, recv.dtype, call.contribution.size), out=flat)
+        else:
+            start = sum(call.counts[:place]) if operation == REDUCE_SCATTER else 0
+            _sum_in_order(self.inline_arrays(key, recv.dtype, recv.size, start), flat)
+
     def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+        """Return `count` elements, from element `start`, of each rank's inline array, in the group's order; valid until `leave`."""
         # Created for each call and not cached: memory checks count the arrays that are alive on a rank.
         return [np.frombuffer(slots[key >> 1 & 1], dtype, count, start * dtype.itemsize) for slots in self._views]
 
@@ -252,7 +272,8 @@ class _SlotWriter:
         self._mine = board.slots[board.rank]
         self._readers: list[tuple[int, list]] = [(0, []), (0, [])]  # the key, and the readers' pages and rows
 
-    def put(self, key: int, array: np.ndarray, readers: list[tuple[memoryview, memoryview]]) -> None:
+    def take(self, key: int, readers: list[tuple[memoryview, memoryview]], dtype: np.dtype, count: int) -> np.ndarray:
+        """Return the slot for a collective, as an array to be written at once, after its earlier readers have finished."""
         half = key >> 1 & 1
         before, earlier = self._readers[half]
         polls = 0
@@ -262,8 +283,8 @@ class _SlotWriter:
                 sched_yield() if polls < 2000 else time.sleep(1e-4)
                 if progress_state.interrupt_pending:
                     raise_interrupt()
-        np.frombuffer(self._mine[half], array.dtype, array.size)[...] = array.reshape(-1)
         self._readers[half] = key, readers
+        return np.frombuffer(self._mine[half], dtype, count)
 
     def forget(self, key: int) -> None:
         if self._readers[key >> 1 & 1][0] == key:
@@ -275,141 +296,206 @@ def _slot_writer(board: Board) -> _SlotWriter:
     return _SlotWriter(board)
 
 
-class _AllgatherBuffers:
-    """The buffers of one all-gather of announcements, and its request once it is started."""
+class _LeaderExchange:
+    """A collective in which a leader takes part for its machine: the call, and the buffers and the request of the all-gather."""
 
-    def __init__(self, n: int, size: int):
-        self.out, self.into, self.request = np.zeros(size, np.uint8), np.empty((n, size), np.uint8), None
-        self.mine, self.all = self.out[: 8 * RENEWALS_WORD].view(np.int64), self.into[:, : _ENTRY_STRUCT.size].view(np.int64)
-        self._n, self._signatures = n, self.into[:, : 8 * RENEWALS_WORD]
+    def __init__(self, n: int):
+        size = HEADER_BYTES + MACHINE_BYTES
+        self.out, self.into = np.zeros(size, np.uint8), np.empty((n, size), np.uint8)
+        self.header, self.headers = self.out[:HEADER_BYTES].view(np.int64), self.into[:, :HEADER_BYTES].view(np.int64)
+        self.call: Call | None = None
+        self.request: MPI.Request | None = None
+        self.inline = self.done = False
 
     def agrees(self) -> bool:
-        """Return whether all ranks have sent this rank's key and signature."""
-        return self._signatures.tobytes() == self.mine.tobytes() * self._n  # a fraction of what comparing arrays costs
+        """Return whether the ranks of all machines make the same call."""
+        signatures = self.headers[:, :RENEWALS_WORD]  # to compare bytes takes a fraction of what comparing arrays takes
+        return not self.header[1] and signatures.tobytes() == self.header[:RENEWALS_WORD].tobytes() * len(self.into)
 
 
-class AllgatherRendezvous(Rendezvous):
-    """Rendezvous by an all-gather, for a group on several machines.
+HEADER_BYTES = 64  # of a leader's message: key, number of signatures that follow (0: all are the same), signature, renewals
+# Bytes of its inline data: the sum of its machine's arrays, or the arrays themselves, or the signatures (32 bytes each). With more, the
+# message would not be eager: it would take longer, and a leader would depend on MPI calls that another makes after its own part.
+MACHINE_BYTES = 4096
 
-    One all-gather is in flight at a time. A rank that cancelled a collective has started an all-gather for it nevertheless; the others find
-    its old key in the result when they take part, and every rank whose own key is not there starts another one.
+
+class MachinesRendezvous(BoardRendezvous):
+    """Rendezvous of a group on several machines: on the status board of each, and by an all-gather between their leaders.
+
+    A leader waits until all ranks of its machine have announced the call, and exchanges the call with the other leaders. It sends the sum
+    of its machine's arrays, or all of them, along. For the ranks of its machine, it writes the result to its slot, and the verdict to its
+    entry in the ring: the key if all ranks agree, the negative key if they differ. Then all signatures are on its page of the next context.
+
+    One all-gather is in flight at a time. A leader that cancelled a collective may have started an all-gather for it; the others find its
+    old key in the result when they take part, and every leader whose own key is not there starts another one.
 
     Parameters
     ----------
     board, members, context
-        As for `Rendezvous`.
+        As for `Rendezvous`; the next context has to be left free.
     comm : MPI.Comm
-        A communicator of the group, used for nothing else.
+        A communicator of the group; collective over it.
     """
 
-    MAX_INLINE_BYTES, MAX_TOTAL_INLINE_BYTES = 4096, 1 << 16  # inline bytes per rank, and of all ranks together
-    HEADER_BYTES, MAX_POLLS = 64, 200
+    MAX_POLLS = 200
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int, comm: MPI.Comm):
-        room = min(self.MAX_INLINE_BYTES, self.MAX_TOTAL_INLINE_BYTES // len(members) // 64 * 64)
-        super().__init__(board, members, context, room, math.inf)
-        self._comm, self._size = comm, self.HEADER_BYTES + room
-        self._open: dict[int, _AllgatherBuffers] = {}  # by key, in ascending order
-        self._complete: set[int] = set()
-        self._spare: list[_AllgatherBuffers] = []
+        machines = {board.machines[r]: [] for r in members}
+        for place, rank in enumerate(members):
+            machines[board.machines[rank]].append(place)
+        self._everyone, self._places = members, list(machines.values())
+        super().__init__(board, tuple(members[place] for place in machines[board.machines[board.rank]]), context)
+        leader = self._members[0]
+        self._leads, self._leader_page, self._leader_slots = leader == board.rank, board.page(leader, context), board.slots[leader]
+        self._table = board.page(leader, context + 1)[: 1 + 4 * len(members)]
+        if not self._leads:
+            self._readers = [reader for reader, (rank, _) in zip(self._readers, self._others, strict=True) if rank == leader]
+        self._leaders = comm.Split(0 if self._leads else MPI.UNDEFINED, comm.Get_rank())
+        self._largest = max(len(places) for places in self._places)
+        self._open: dict[int, _LeaderExchange] = {}  # by key, in ascending order
+        self._spare: list[_LeaderExchange] = []
+
+    def inlines(self, call: Call) -> bool:
+        if call.operation == BARRIER:
+            return self.inlines_barrier
+        if not TOTAL_STORE_ORDER or call.recv.dtype.num not in SUMMABLE_DTYPES:
+            return False
+        if call.operation in (ALLGATHER, SPLIT):
+            return call.contribution.nbytes * self._largest <= MACHINE_BYTES
+        return call.detail % 16 == SUM and call.contribution.nbytes <= MACHINE_BYTES
 
     def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
-        exchange = self._spare.pop() if self._spare else _AllgatherBuffers(len(self._members), self._size)
-        _ENTRY_STRUCT.pack_into(exchange.out, 0, key, 0, *call.signature, renewals)
-        if inline and call.operation != BARRIER:
-            given = call.contribution
-            exchange.out[self.HEADER_BYTES : self.HEADER_BYTES + given.nbytes].view(given.dtype)[...] = given.reshape(-1)
-        if blocking:
-            self.board.mine[KEY] = key
-        self._page[ARRIVED_KEY] = key
-        self._open[key] = exchange
-        self._advance()
+        if self._leads:
+            exchange = self._spare.pop() if self._spare else _LeaderExchange(len(self._places))
+            exchange.call, exchange.inline, exchange.done = call, inline and call.operation != BARRIER, False
+            self._open[key] = exchange
+        super().arrive(key, call, inline and not self._leads, blocking, renewals)
 
     def _advance(self) -> None:
-        """Advance the all-gather of the first collective that is not complete."""
+        """Advance the all-gather of the first collective that is not complete; on a leader."""
         for key, exchange in self._open.items():
-            if key in self._complete:
+            if exchange.done:
                 continue
             if exchange.request is None:
-                exchange.request = self._comm.Iallgather(exchange.out, exchange.into)
+                # Twice: a rank that is interrupted meanwhile withdraws its announcement before it changes its array.
+                if not (super().is_complete(key) and self._pack(key, exchange) and super().is_complete(key)):
+                    return
+                exchange.request = self._leaders.Iallgather(exchange.out, exchange.into)
             if not exchange.request.Test():
                 return
-            if not exchange.agrees() and not (exchange.all[:, 0] == key).all():
-                exchange.request = self._comm.Iallgather(exchange.out, exchange.into)
+            if not exchange.agrees() and not (exchange.headers[:, 0] == key).all():
+                exchange.request = self._leaders.Iallgather(exchange.out, exchange.into)
                 return
-            self._complete.add(key)
+            self._publish(key, exchange)
+
+    def _pack(self, key: int, exchange: _LeaderExchange) -> bool:
+        """Write the message of this machine, and return True."""
+        call, body = exchange.call, exchange.out[HEADER_BYTES:]
+        different = super().signatures(key)
+        signature = (0, 0, 0, 0) if different else call.signature
+        _ENTRY_STRUCT.pack_into(exchange.out, 0, key, len(different or ()), *signature, super().renewals(key))
+        if different:
+            table = [different[rank] for rank in self._members]
+            body[: 32 * len(table)].view(np.int64)[...] = np.array(table, np.int64).reshape(-1)
+        elif exchange.inline:
+            given = call.contribution.reshape(-1)
+            arrays = [given, *self.inline_arrays(key, given.dtype, given.size)[1:]]
+            if call.operation in (ALLGATHER, SPLIT):
+                np.concatenate(arrays, out=body[: given.nbytes * len(arrays)].view(given.dtype))
+            else:
+                _sum_in_order(arrays, body[: given.nbytes].view(given.dtype))
+        return True
+
+    def _publish(self, key: int, exchange: _LeaderExchange) -> None:
+        """Write the result and the verdict for the ranks of this machine."""
+        entry, agrees = ENTRY_WORDS * (1 + key % RING_ENTRIES), exchange.agrees()
+        if not agrees:
+            words = self._all_signatures(exchange).reshape(-1).tolist()
+            self._table[:] = array("q", [hash((key, *words)), *words])
+        elif exchange.inline:
+            self._write_result(key, exchange)
+        self._page[entry + RENEWALS_WORD] = max(exchange.headers[:, RENEWALS_WORD].tolist())
+        self._page[entry + VERDICT_WORD] = key if agrees else -key
+        exchange.done = True
+
+    def _write_result(self, key: int, exchange: _LeaderExchange) -> None:
+        """Write the sum of the machines' arrays, or all ranks' arrays in the group's order, to this leader's slot."""
+        given, bodies = exchange.call.contribution, exchange.into[:, HEADER_BYTES:]
+        if exchange.call.operation not in (ALLGATHER, SPLIT):
+            total = self._slots.take(key, self._readers, given.dtype, given.size)
+            _sum_in_order(bodies[:, : given.nbytes].view(given.dtype), total)
+            return
+        result = self._slots.take(key, self._readers, given.dtype, len(self._everyone) * given.size).reshape(-1, given.size)
+        for body, places in zip(bodies, self._places, strict=True):
+            result[places] = body[: given.nbytes * len(places)].view(given.dtype).reshape(len(places), -1)
+
+    def _all_signatures(self, exchange: _LeaderExchange) -> np.ndarray:
+        """Return the signatures of all ranks in the group's order."""
+        found = np.empty((len(self._everyone), 4), np.int64)
+        for header, message, places in zip(exchange.headers, exchange.into, self._places, strict=True):
+            table = message[HEADER_BYTES : HEADER_BYTES + 32 * int(header[1])].view(np.int64).reshape(-1, 4)
+            found[places] = table if len(table) else header[2:RENEWALS_WORD]
+        return found
 
     def is_complete(self, key: int) -> bool:
-        if key not in self._complete:
+        if self._leads:
             self._advance()
-        return key in self._complete
+        return abs(self._leader_page[ENTRY_WORDS * (1 + key % RING_ENTRIES) + VERDICT_WORD]) == key
 
     def spin_until_agreed(self, key: int, polls: range) -> bool:
-        exchange = self._open[key]
-        for _ in range(self.MAX_POLLS):  # polling this one request costs less than a wait, in which all operations make progress
-            request = exchange.request  # None while the all-gather of an earlier call is under way
-            if (request is None or request.Test()) and self.is_complete(key):
-                return self.signatures(key) is None
-            if progress_state.interrupt_pending:
+        page, entry = self._leader_page, ENTRY_WORDS * (1 + key % RING_ENTRIES) + VERDICT_WORD
+        for _ in range(self.MAX_POLLS):
+            if self._leads:
+                self._advance()
+            if page[entry] == key:
+                return True
+            if page[entry] == -key or progress_state.interrupt_pending:
                 break
             sched_yield()
         return False
 
+    def _verdict(self, key: int) -> int:
+        return self._leader_page[ENTRY_WORDS * (1 + key % RING_ENTRIES) + VERDICT_WORD]
+
     def signatures(self, key: int) -> dict[int, Signature] | None:
-        exchange = self._open[key]
-        if exchange.agrees():
+        if self._verdict(key) == key:
             return None
-        return dict(zip(self._members, (tuple(words[2:RENEWALS_WORD]) for words in exchange.all.tolist()), strict=True))
+        deadline = time.monotonic() + VISIBILITY_SECONDS
+        while True:
+            check, *words = self._table.tolist()
+            if check == hash((key, *words)) or time.monotonic() > deadline:  # later: a nonblocking collective, and another one failed since
+                return {rank: tuple(words[4 * i : 4 * i + 4]) for i, rank in enumerate(self._everyone)}
 
     def renewals(self, key: int) -> int:
-        return int(self._open[key].all[:, RENEWALS_WORD].max())
+        return self._leader_page[ENTRY_WORDS * (1 + key % RING_ENTRIES) + RENEWALS_WORD]
 
-    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> np.ndarray:
-        begin = self.HEADER_BYTES + start * dtype.itemsize
-        return self._open[key].into[:, begin : begin + count * dtype.itemsize].view(dtype)
+    def combine(self, key: int, call: Call, place: int) -> None:
+        if call.operation != BARRIER:
+            recv = call.recv
+            start = sum(call.counts[:place]) if call.operation == REDUCE_SCATTER else 0
+            recv.reshape(-1)[...] = np.frombuffer(self._leader_slots[key >> 1 & 1], recv.dtype, recv.size, start * recv.itemsize)
 
     def leave(self, key: int) -> None:
         super().leave(key)
         if exchange := self._open.pop(key, None):
-            self._complete.discard(key)
-            exchange.request = None
+            exchange.call = exchange.request = None
             self._spare.append(exchange)
 
     def cancel(self, key: int) -> None:
-        """Keep the buffers alive: MPI has the all-gather already, and to the others this rank has entered the collective."""
-        if exchange := self._open.pop(key, None):
-            progress_state.abandoned.append((progress_state.epoch, exchange))
+        if (exchange := self._open.pop(key, None)) and not exchange.done:
+            progress_state.abandoned.append((progress_state.epoch, exchange))  # MPI may still write to its buffers
+        super().cancel(key)
+
+    def missing(self, key: int) -> list[int]:
+        return [r for r in self._everyone if self.board.page(r, self._context)[ARRIVED_KEY] < key]
 
 
-def combine(rendezvous: Rendezvous, key: int, call: Call, place: int) -> None:
-    """Compute a collective's result from the inline arrays, into the call's receive buffer.
-
-    Sums are taken in rank order, so all ranks get the same result to the last bit.
-
-    Parameters
-    ----------
-    rendezvous : Rendezvous
-    key : int
-    call : Call
-    place : int
-        This rank's position in the group.
-    """
-    operation, recv = call.operation, call.recv
-    if operation == BARRIER:
-        return
-    flat = recv.reshape(-1)
-    if operation in (ALLGATHER, SPLIT):
-        np.concatenate(rendezvous.inline_arrays(key, recv.dtype, call.contribution.size), out=flat)
-        return
-    start = sum(call.counts[:place]) if operation == REDUCE_SCATTER else 0
-    arrays = rendezvous.inline_arrays(key, recv.dtype, recv.size, start)
-    if isinstance(arrays, np.ndarray) and recv.size > 1:  # of a single element, NumPy would not add in order
-        np.add.reduce(arrays, axis=0, dtype=recv.dtype, out=flat)
-        return
+def _sum_in_order(arrays: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Add flat arrays from the first to the last, so that all ranks get the same result to the last bit."""
     first, *more = arrays
     if not more:
-        flat[...] = first
+        out[...] = first
         return
-    np.add(first, more[0], flat)
-    for array in more[1:]:
-        np.add(flat, array, flat)
+    np.add(first, more[0], out)
+    for term in more[1:]:
+        np.add(out, term, out)

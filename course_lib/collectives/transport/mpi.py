@@ -29,7 +29,7 @@ from course_lib.collectives.errors import CollectiveError, DeadlockError, Mismat
 from course_lib.collectives.progress import engine
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state, raise_interrupt
 from course_lib.collectives.progress.point_to_point import Endpoint, ReceiveOperation, SendOperation
-from course_lib.collectives.progress.rendezvous import INLINE_OPERATIONS, AllgatherRendezvous, BoardRendezvous, combine
+from course_lib.collectives.progress.rendezvous import INLINE_OPERATIONS, BoardRendezvous, MachinesRendezvous
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, split_members
 from course_lib.utils import wording
 from course_lib.utils.interrupts import defer_interrupts
@@ -85,7 +85,7 @@ class MpiTransport:
         if set(members) <= set(board.local):
             self.rendezvous = BoardRendezvous(board, members, context)
         else:
-            self.rendezvous = AllgatherRendezvous(board, members, context, comm.Dup())
+            self.rendezvous = MachinesRendezvous(board, members, context, comm)
         self.queued: deque[NonblockingCollective] = deque()
         progress_state.reset_hooks.append(self._reset)
         # Polls before the first sched_yield, in a rendezvous and in a transfer; yielding has a cost, so do it early only on shared cores.
@@ -132,7 +132,7 @@ class MpiTransport:
             if not agreed and (different := rendezvous.signatures(key)):
                 raise MismatchError(diagnostics.mismatch(different, str(self)))
             if inline:
-                combine(rendezvous, key, call, self.rank)
+                rendezvous.combine(key, call, self.rank)
                 return
             while self._epoch != progress_state.epoch and not self.renew_communicator(key):
                 engine.wait(_TransferWait(self, self._renewal, "the renewal"), self._spins[1])
@@ -380,20 +380,24 @@ def world() -> MpiTransport:
 def _transport(members: tuple[int, ...]) -> MpiTransport:
     """Return the transport of these world ranks in this order, of which there is one; the first call is collective over them."""
     comm = base_comm().Create_group(base_comm().Get_group().Incl(members))
-    return MpiTransport(members, comm, _agree_on_context(comm))
+    several_machines = not set(members) <= set(open_board().local)
+    return MpiTransport(members, comm, _agree_on_context(comm, 1 + several_machines))
 
 
 _contexts = [0]  # the smallest context id that no group of this rank has
 
 
-def _agree_on_context(comm: MPI.Comm) -> int:
-    """Agree on a context id for a new group, which no other group of any of its ranks has: the maximum of their next ids. Collective."""
+def _agree_on_context(comm: MPI.Comm, pages: int) -> int:
+    """Agree on a context id for a new group, and reserve that many pages of the board, which no other group of any of its ranks has.
+
+    It is the maximum of the ranks' next ids. Collective over the group.
+    """
     mine, agreed = np.array(_contexts, np.int64), np.empty(1, np.int64)
     comm.Allreduce(mine, agreed, MPI.MAX)
-    _contexts[0] = int(agreed[0]) + 1
-    if agreed[0] >= MAX_CONTEXTS:
+    _contexts[0] = int(agreed[0]) + pages
+    if _contexts[0] > MAX_CONTEXTS:
         raise CollectiveError(
-            f"there are {MAX_CONTEXTS} groups of different ranks, and there can be no more. Does a loop create new ones? "
+            f"there are {MAX_CONTEXTS // pages} groups of different ranks, and there can be no more. Does a loop create new ones? "
             "ranks.restart(rerun=True) starts over."
         )
     return int(agreed[0])
