@@ -275,6 +275,10 @@ class _ArrivalWait(_GroupOperation):
     def advance(self) -> bool:
         return self._complete(self._key)
 
+    def is_matched(self) -> bool:
+        """Return whether all ranks have entered it. Between machines, it then takes MPI calls of some of them, as a transfer does."""
+        return not self._transport.rendezvous.missing(self._key)
+
     def wait_condition(self) -> WaitCondition:
         return WaitCondition(self._operation, self.members, self._key)
 
@@ -345,7 +349,8 @@ class NonblockingCollective(_GroupOperation):
         if self.request is not None or self.error is not None:
             return True
         first = self._first()
-        return first.announced and self._transport.rendezvous.is_complete(first.key)
+        rendezvous = self._transport.rendezvous
+        return first.announced and (rendezvous.is_complete(first.key) or not rendezvous.missing(first.key))
 
     def wait_condition(self) -> WaitCondition:
         return WaitCondition(self.call.operation, self.members, detail=self._first().key)
