@@ -10,7 +10,7 @@ training trillion parameter models", section 5) lets each of n ranks keep only 1
     stage 3   shards also the parameters: a layer's are gathered when it needs them, and freed at once
 
 Stages 0 to 2 are here. The student writes the layer of stage 3 (part 08) and the optimizer of all stages (part 09), which updates
-the shards that a layer gives it.
+the shards that a layer gives it. `ShardedAdam` is stage 1 for the parameters of a model on `autograd` (part 36).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory, students, traffic
+from course_lib.autograd import Adam, Parameter
 from course_lib.layers import softmax_cross_entropy
 from course_lib.memory import track
 
@@ -214,6 +215,45 @@ def profile(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.nd
     comm.Allreduce(MPI.IN_PLACE, losses)
     peak = held.peak | {"true peak": held.true_peak}
     return dict(losses=losses / comm.Get_size(), most=held.most, peak=peak, moved=moved, seconds=float(np.median(seconds)))
+
+
+class ShardedAdam:
+    """Adam of stage 1: this rank updates its part of a flat array of all parameters, of which it keeps the moments.
+
+    Parameters
+    ----------
+    params : list of Parameter
+        The same on all ranks, of one dtype.
+    comm : Communicator
+        The data parallel ranks.
+    lr : float
+
+    Methods
+    -------
+    step()
+        Reduce-scatter the gradients, update this rank's part with their mean, and all-gather the parameters; collective.
+    """
+
+    def __init__(self, params: list[Parameter], comm, lr: float = 1e-3):
+        self.params, self.comm = params, comm
+        self.pad = -sum(p.data.size for p in params) % comm.Get_size()
+        flat = self._flat([p.data for p in params])
+        self.shard = Parameter(np.split(flat, comm.Get_size())[comm.Get_rank()].copy())
+        self.adam = Adam([self.shard], lr)
+
+    def _flat(self, arrays: list[np.ndarray]) -> np.ndarray:
+        return np.pad(np.concatenate([a.ravel() for a in arrays]), (0, self.pad))
+
+    def step(self) -> None:
+        flat = self._flat([p.grad for p in self.params])
+        grad = np.empty_like(self.shard.data)
+        self.comm.Reduce_scatter(flat, grad)
+        self.shard.grad = grad / self.comm.Get_size()
+        self.adam.step()
+        self.comm.Allgather(self.shard.data, flat)
+        at = 0
+        for p in self.params:
+            p.data, at = flat[at : at + p.data.size].reshape(p.shape), at + p.data.size
 
 
 # Bytes per parameter, gradient, and state of Adam: two moments, and in mixed precision also a float32 copy (section 3.1).

@@ -1,0 +1,241 @@
+"""Check of part 36's `ShardedMuon.step`: all ranks together next to one rank, to the last bit; bytes; time; and memory.
+
+The check brings its own orthogonalisation (`on_ranks.mix`), exact for the small numbers that are drawn. Each call passes a gate, whose
+number, another one for each rank and step, multiplies the result. A rank has as many gates as it owns matrices. So a parameter is right
+only if its owner has orthogonalised the whole matrix, and nobody has done so a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from course_lib.check.groups import GroupCheck
+from course_lib.check.muon.on_ranks import build_optimizer, mix, release_memory, take_large_step, take_step
+from course_lib.cluster.replies import RanksError
+from course_lib.traffic import wire_bytes
+from course_lib.utils import wording
+
+MATRICES, STEPS = 6, 3
+MOMENTUM, LR, ADAM_LR = 0.5, 0.125, 0.01  # the first two are exact in binary
+NUMBERS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+CLOSED_GATES = [(1e18, 0.0, 1e18)] * MATRICES  # nobody gets through: more calls than this rank owns matrices
+PASSES = {False: 2, True: 3}  # bytes that a rank may send, in multiples of its gradients; True if tensor parallel ranks share matrices
+CALL_BYTES = 512  # for counts and shapes
+ADAM_TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
+LARGE = 512  # float32 matrices of LARGE x LARGE: a MiB
+SPARE = 1.2  # such matrices that a rank may hold besides its own momentum
+
+
+@dataclass
+class MuonCase:
+    """A group's whole matrices, their owners, and what they are after each step.
+
+    Attributes
+    ----------
+    ranks : list of int
+    grid : (int, int)
+        Data parallel and tensor parallel ranks; the latter vary fastest.
+    axes, owner : list of int
+        For each matrix, the dimension that the tensor parallel ranks share, and the rank of the group that owns it.
+    weights, velocity : list of numpy.ndarray
+        Whole matrices, float64.
+    rest : list of numpy.ndarray
+        The parameters for Adam, float64.
+    moments : list of (numpy.ndarray, numpy.ndarray)
+        Adam's state.
+    """
+
+    ranks: list[int]
+    grid: tuple[int, int]
+    axes: list[int]
+    owner: list[int]
+    weights: list[np.ndarray]
+    rest: list[np.ndarray]
+    velocity: list = field(default_factory=list)
+    moments: list = field(default_factory=list)
+
+    def part(self, whole: np.ndarray, i: int, key: int) -> np.ndarray:
+        """A rank's part of matrix i."""
+        return np.ascontiguousarray(np.split(whole, self.grid[1], axis=self.axes[i])[key % self.grid[1]])
+
+
+class MuonCheck(GroupCheck):
+    """A `Check` of `ShardedMuon.step`, in groups of the four ranks."""
+
+    def bits(self, dp: int, tp: int = 1, dtype: type = np.float64) -> MuonCheck:
+        """Check that dp times tp ranks have the parameters that one rank with all data would have."""
+        self._run(dp, tp, dtype)
+        return self
+
+    def costs(self, dp: int, tp: int = 1, dtype: type = np.float64) -> MuonCheck:
+        """Check the same, also the bytes that a rank sends, and that all owners orthogonalise at the same time."""
+        self._run(dp, tp, dtype, costs=True)
+        return self
+
+    def _run(self, dp: int, tp: int, dtype: type, costs: bool = False) -> None:
+        groups, dtype = self.groups(dp * tp), np.dtype(dtype)
+        grid = f"a grid of {dp} data parallel and {tp} tensor parallel ranks"
+        self.case = f"{self.describe_groups(groups, dtype)}, {grid}"
+        cases = [self._draw(group, (dp, tp) if len(group) == dp * tp else (len(group), 1)) for group in groups]
+        given = [{}] * 4
+        for color, case in enumerate(cases):
+            for key, r in enumerate(case.ranks):
+                given[r] = dict(
+                    place=(color, key),
+                    grid=case.grid,
+                    weights=[case.part(w, i, key).astype(dtype) for i, w in enumerate(case.weights)],
+                    axes=case.axes,
+                    others=[x.astype(dtype) for x in case.rest],
+                    owner=case.owner,
+                    settings=dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR),
+                    shapes=[w.shape for w in case.weights],
+                    at_once=costs,
+                )
+        self._call(build_optimizer, given)
+        for step in range(STEPS):
+            self._step(cases, dtype, f"step {step + 1}", costs)
+
+    def _draw(self, group: list[int], grid: tuple[int, int]) -> MuonCase:
+        """Draw matrices, of which columns / rows is 4 or at most 1, and owners: one rank in four or three owns nothing, others several."""
+        n, tp = len(group), grid[1]
+        k, m, few = ([tp * max(1, -(-size // tp)) for size in self.sizes(2, low, high)] for low, high in ((6, 10), (13, 18), (2, 5)))
+        shapes = [(k[0], 4 * k[0]), (4 * k[1], k[1]), (m[0], m[0]), (m[1], m[1] - tp), (m[1] + 4 * tp, k[0]), (k[1], 4 * k[1])]
+        shapes = [shapes[i] for i in self.random.permutation(MATRICES)]
+        axes = self.random.permutation([0, 1] * (MATRICES // 2)).tolist()
+        # The first matrix is not on the first rank, and owners are in no order.
+        some = self.random.permutation(n)[: n - (n > 2)].tolist()
+        some = some if some[0] or n == 1 else some[::-1]
+        owner = [some[i % len(some)] for i in (0, 1, 1, 2, 0, 2)] if n > 2 else [some[i % n] for i in (0, 1, 1, 0, 1, 0)]
+        weights = [self._whole(*shape, most=8) / 4 for shape in shapes]
+        rest = [self.random.standard_normal(shape) for shape in ((few[0], m[0]), (m[1],), (k[0], few[1]), (1,))]
+        zeros = [np.zeros(shape) for shape in shapes]
+        moments = [(np.zeros_like(x), np.zeros_like(x)) for x in rest]
+        return MuonCase(group, grid, axes, owner, weights, rest, zeros, [(0, *both) for both in moments])
+
+    def _whole(self, *shape: int, most: int = 3) -> np.ndarray:
+        """Draw whole numbers other than zero."""
+        return self.random.choice([-1.0, 1.0], shape) * self.random.integers(1, most + 1, shape)
+
+    def _step(self, cases: list[MuonCase], dtype: np.dtype, when: str, costs: bool) -> None:
+        """Take a step on all ranks, and compare with one rank."""
+        given, gates, wants = [{}] * 4, [[]] * 4, []
+        for case in cases:
+            (dp, tp), n = case.grid, len(case.ranks)
+            # Multiples of the number of ranks, so that each mean is a whole number, too.
+            grads = [np.stack([dp * self._whole(*w.shape) for _ in range(dp)]) for w in case.weights]
+            rest = [self.random.standard_normal((dp, *x.shape)) for x in case.rest]
+            numbers = self.random.permutation(NUMBERS)[:n].tolist()
+            for key, r in enumerate(case.ranks):
+                parts = [case.part(g[key // tp], i, key).astype(dtype) for i, g in enumerate(grads)]
+                given[r] = dict(grads=parts, rest_grads=[x[key // tp].astype(dtype) for x in rest])
+                gates[r] = [(0, numbers[key], 1e18)] * case.owner.count(key) + CLOSED_GATES
+            wants.append(self._expected(case, grads, rest, numbers))
+        answers = self._call(take_step, given, gates=gates)
+        for case, (known, before) in zip(cases, wants, strict=True):
+            for key, r in enumerate(case.ranks):
+                params, rest = answers[r]
+                if costs:
+                    self._bytes(case, given[r], r, when)
+                for i, got in enumerate(params):
+                    instead = {what: case.part(arrays[i], i, key) for what, arrays in known.items()}
+                    name = f"{when}: matrix {i}, which rank {case.owner[i]} of the group owns,"
+                    cause = "parts in another order, momentum that is lost, or an update of another matrix"
+                    want = case.part(case.weights[i], i, key).astype(dtype)
+                    self.array(got, want, name=name, rank=r, cause=cause, instead=instead)
+                for i, got in enumerate(rest):
+                    want, cause = case.rest[i].astype(dtype), "a missing self.adam.step()"
+                    name, near = f"{when}: parameter {i} of the others", ADAM_TOLERANCES[dtype.name]
+                    self.array(got, want, name=name, rank=r, rtol=near, scale=1.0, cause=cause, instead={"what it was before": before[i]})
+
+    def _expected(self, case: MuonCase, grads: list, rest: list, numbers: list[float]) -> tuple[dict, list]:
+        """Update a case; return what known mistakes give, and Adam's parameters before."""
+        dp, before, known = case.grid[0], [x.copy() for x in case.rest], {}
+        first = [g[0] for g in grads]
+        means = [g.mean(axis=0) for g in grads]
+        factors = [np.sqrt(max(1.0, w.shape[1] / w.shape[0])) for w in case.weights]
+
+        def after(gradients: list, velocity: list, scales: list) -> list[np.ndarray]:
+            found = []
+            for i, (w, g, v) in enumerate(zip(case.weights, gradients, velocity, strict=True)):
+                found.append(w - LR * scales[i] * mix(MOMENTUM * v + g, numbers[case.owner[i]]))
+            return found
+
+        if dp > 1:
+            known["the result for the sum of the gradients instead of their mean"] = after([dp * g for g in means], case.velocity, factors)
+            known["the result for one rank's gradient alone"] = after(first, case.velocity, factors)
+        known["the result without momentum"] = after(means, [0 * v for v in case.velocity], factors)
+        known["the result without the factor of the matrix's shape"] = after(means, case.velocity, [1.0] * len(means))
+        known["what it was before"] = case.weights
+        case.weights = after(means, case.velocity, factors)
+        case.velocity = [MOMENTUM * v + g for v, g in zip(case.velocity, means, strict=True)]
+        for i, g in enumerate(x.mean(axis=0) for x in rest):
+            t, m, v = case.moments[i]
+            t, m, v = t + 1, 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            case.moments[i] = t, m, v
+            case.rest[i] = case.rest[i] - ADAM_LR * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        return known, before
+
+    def _bytes(self, case: MuonCase, given: dict, r: int, when: str) -> None:
+        """Check that a rank sent no more than the stated bound."""
+        nbytes = sum(g.nbytes for g in (*given["grads"], *given["rest_grads"]))
+        times = PASSES[case.grid[1] > 1]
+        cause = "an all-reduce of gradients that only their owners need, or whole matrices sent to ranks that hold a part"
+        most = times * nbytes + CALL_BYTES
+        self.sent(self.ranks.traffic[r], most, name=f"{when} ({times} times its gradients)", rank=r, cause=cause)
+
+    def _call(self, function: object, given: list[dict], **how: object) -> list:
+        """Call a function on the ranks, and explain its error."""
+        try:
+            return self.ranks.call(function, given, show=self.show, **how)
+        except RanksError as error:
+            said = error.short.strip()
+            if "no whole matrix" in said:
+                cause = "a tensor parallel rank's part, or a shard of a flat array"
+                self.fail(f"a part is orthogonalised as if it were a matrix ({said})", cause)
+            if "TooEarly" in said:
+                self.fail("a rank orthogonalises more than the matrices that it owns", "a loop over all matrices")
+            if "Deadlock" in said:
+                cause = "a loop in which all ranks wait for one matrix's update before the next one is orthogonalised"
+                self.fail(f"the ranks wait for each other ({said})", cause)
+            raise
+
+    def memory(self) -> MuonCheck:
+        """Check what a rank holds between steps: besides the parameters, the momentum of its own matrices."""
+        (group,) = self.groups(4)
+        self.case = f"four matrices of {LARGE} x {LARGE}, each on another rank"
+        owner, shapes, one = self.random.permutation(4).tolist(), [(LARGE, LARGE)] * 4, 4 * LARGE**2
+        self.ranks.call(release_memory, dict(at_once=True))
+        self.baseline_memory("the optimizer")
+        common = dict(grid=(4, 1), axes=[0] * 4, others=[np.ones(4, np.float32)], owner=owner, shapes=shapes, at_once=False)
+        common |= dict(weights=[np.ones(shape, np.float32) for shape in shapes], settings=dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR))
+        places = {r: (0, key) for key, r in enumerate(group)}
+        self._call(build_optimizer, [dict(common, place=places[r]) for r in range(4)])
+        before = self.ranks.held()
+        velocity, weights = [np.zeros(shape) for shape in shapes], [1.0] * 4
+        for _ in range(2):
+            seeds = [int(self.random.integers(1 << 30)) for _ in range(4)]
+            gates = [[(0, 1.0, 1e18), *CLOSED_GATES]] * 4
+            answers = self._call(take_large_step, [dict(seed=seed, shapes=shapes) for seed in seeds], gates=gates)
+            drawn = [np.random.default_rng(seed) for seed in seeds]
+            for i, shape in enumerate(shapes):
+                velocity[i] = MOMENTUM * velocity[i] + np.mean([x.integers(-2, 3, shape) for x in drawn], axis=0)
+                weights[i] -= LR * float(mix(velocity[i], 1.0)[0, 0])
+            for r, found in enumerate(answers):
+                self.numbers(found, weights, name="a number of each parameter", rank=r, rtol=1e-6)
+        for r, held in enumerate(self.ranks.held()):
+            if (more := held - before[r]) > (1 + SPARE) * one:
+                cause = "momentum of matrices that other ranks own, or buffers that are kept"
+                self.fail(f"after two steps, rank {r} holds {wording.size(more)} more, but its momentum takes {wording.size(one)}", cause)
+        self.ranks.call(release_memory, dict(at_once=False))
+        return self
+
+
+def alltoall_bytes(case: MuonCase, itemsize: int) -> float:
+    """Bytes that the busiest rank sends if gradients go to their owner, and updates back, in one message each; see the tests."""
+    (dp, tp), n = case.grid, len(case.ranks)
+    sizes = [w.size // tp for w in case.weights]
+    own = [sum(size for size, o in zip(sizes, case.owner, strict=True) if o == key) for key in range(n)]
+    adam = 2 * wire_bytes("Allgather", dp, sum(x.size for x in case.rest))
+    return itemsize * (max(sum(sizes) - mine + (n - 1) * mine for mine in own) + adam)
