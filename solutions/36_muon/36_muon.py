@@ -158,8 +158,7 @@ OwnersCheck("owners", ranks).balanced(2, 3, 4).few().passed()
 # %% Draw the loads tags=["folded", "slide-50"]
 shapes = [(128, 384), (128, 128), (128, 512), (512, 128)] * 3  # of part 28's blocks
 choices = {"owners": ranks.call("owners", dict(shapes=shapes, n=4))[0], "in turn": [0, 1, 2, 3] * 3}
-found = {name: loads(shapes, owner, 4) for name, owner in choices.items()}
-bars = {f"{name}, rank {r}": load / 1e6 for name, each in found.items() for r, load in enumerate(each)}
+bars = {f"{name}, rank {r}": load / 1e6 for name, owner in choices.items() for r, load in enumerate(loads(shapes, owner, 4))}
 plots.bars(bars, "What each rank has to do in a step", "MFLOP")
 
 # %% [markdown] tags=["slide-50"]
@@ -209,8 +208,9 @@ class ShardedMuon:
                  orthogonalize=newton_schulz, owner=None):  # fmt: skip
         self.params, self.axes = zip(*matrices, strict=True)
         self.lr, self.momentum, self.orthogonalize = lr, momentum, orthogonalize
-        times = (mesh.tp, 1), (1, mesh.tp)
-        self.shapes = [tuple(np.multiply(p.shape, times[axis])) for p, axis in matrices]
+        rows = [p.shape[0] * (mesh.tp if axis == 0 else 1) for p, axis in matrices]
+        columns = [p.shape[1] * (mesh.tp if axis == 1 else 1) for p, axis in matrices]
+        self.shapes = list(zip(rows, columns, strict=True))  # of the whole matrices
         self.owner = owners(self.shapes, mesh.size) if owner is None else owner
         self.adam = ShardedAdam(others, mesh.along("dp"), adam_lr)
         self.mesh, self.velocity = mesh, {}  # of this rank's matrices, by their number

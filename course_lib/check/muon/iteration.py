@@ -37,11 +37,12 @@ class IterationCheck(Check):
         self.ranks = ranks
 
     def values(self, *steps: int, dtype: type = np.float64) -> IterationCheck:
-        """Check wide, tall and square matrices, single rows and columns, and one of zeros, for these numbers of steps."""
+        """Check wide, tall and square matrices, single rows and columns, for these numbers of steps; a large one, and one of zeros."""
         a, b, c = sorted(self.sizes(3, 3, 17))
         for shape in ((a, c), (c, a), (b, b), (1, c), (c, 1), (b, c), (c, b)):
             for n in steps:
                 self._run(shape, n, dtype)
+        self._run(tuple(self.sizes(2, 60, 90)), steps[-1], dtype)
         self._run((b, c), steps[-1], dtype, zero=True)
         return self
 

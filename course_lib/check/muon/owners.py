@@ -94,6 +94,7 @@ class OwnersCheck(Check):
         answers = self.ranks.call(call_owners, dict(cases=[(case.shapes, case.n)] * 2), limit=SECONDS_ALLOWED, show=self.show)
         first = None
         for r, answer in enumerate(answers):
+            self.sent(self.ranks.traffic[r], 0, name="owners", rank=r, cause="a question to another rank, which is not needed")
             for owner in answer:
                 self._require_owners(owner, case, r)
                 first = first or (list(map(int, owner)),)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from course_lib.check.groups import GroupCheck
+from course_lib.check.groups import SHUFFLED_ORDERS, GroupCheck
 from course_lib.check.muon.on_ranks import build_optimizer, mix, release_memory, take_large_step, take_step
 from course_lib.cluster.replies import RanksError
 from course_lib.traffic import wire_bytes
@@ -19,6 +19,7 @@ from course_lib.utils import wording
 
 MATRICES, STEPS = 6, 3
 MOMENTUM, LR, ADAM_LR = 0.5, 0.125, 0.01  # the first two are exact in binary
+LARGEST = {"float32": 8000, "float64": 2**29}  # of gradients: sums are exact, and no smaller format holds them
 NUMBERS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 CLOSED_GATES = [(1e18, 0.0, 1e18)] * MATRICES  # nobody gets through: more calls than this rank owns matrices
 PASSES = {False: 2, True: 3}  # bytes that a rank may send, in multiples of its gradients; True if tensor parallel ranks share matrices
@@ -78,7 +79,7 @@ class MuonCheck(GroupCheck):
         groups, dtype = self.groups(dp * tp), np.dtype(dtype)
         grid = f"a grid of {dp} data parallel and {tp} tensor parallel ranks"
         self.case = f"{self.describe_groups(groups, dtype)}, {grid}"
-        cases = [self._draw(group, (dp, tp) if len(group) == dp * tp else (len(group), 1)) for group in groups]
+        cases = [self._draw(group, (dp, tp) if len(group) == dp * tp else (len(group), 1), dtype) for group in groups]
         given = [{}] * 4
         for color, case in enumerate(cases):
             for key, r in enumerate(case.ranks):
@@ -97,8 +98,16 @@ class MuonCheck(GroupCheck):
         for step in range(STEPS):
             self._step(cases, dtype, f"step {step + 1}", costs)
 
-    def _draw(self, group: list[int], grid: tuple[int, int]) -> MuonCase:
-        """Draw matrices, of which columns / rows is 4 or at most 1, and owners: one rank in four or three owns nothing, others several."""
+    def _draw(self, group: list[int], grid: tuple[int, int], dtype: np.dtype) -> MuonCase:
+        """Draw matrices and owners, such that every right way to send them is within the bound."""
+        while True:
+            case = self._draw_any(group, grid)
+            nbytes = dtype.itemsize * (sum(w.size for w in case.weights) // grid[1] + sum(x.size for x in case.rest))
+            if max(bytes_sent(case, dtype.itemsize).values()) <= PASSES[grid[1] > 1] * nbytes:
+                return case
+
+    def _draw_any(self, group: list[int], grid: tuple[int, int]) -> MuonCase:
+        """Draw matrices, of which columns / rows is 4 or at most 1, and owners: one rank of three or four owns nothing, others several."""
         n, tp = len(group), grid[1]
         k, m, few = ([tp * max(1, -(-size // tp)) for size in self.sizes(2, low, high)] for low, high in ((6, 10), (13, 18), (2, 5)))
         shapes = [(k[0], 4 * k[0]), (4 * k[1], k[1]), (m[0], m[0]), (m[1], m[1] - tp), (m[1] + 4 * tp, k[0]), (k[1], 4 * k[1])]
@@ -111,10 +120,9 @@ class MuonCheck(GroupCheck):
         weights = [self._whole(*shape, most=8) / 4 for shape in shapes]
         rest = [self.random.standard_normal(shape) for shape in ((few[0], m[0]), (m[1],), (k[0], few[1]), (1,))]
         zeros = [np.zeros(shape) for shape in shapes]
-        moments = [(np.zeros_like(x), np.zeros_like(x)) for x in rest]
-        return MuonCase(group, grid, axes, owner, weights, rest, zeros, [(0, *both) for both in moments])
+        return MuonCase(group, grid, axes, owner, weights, rest, zeros, [(0, np.zeros_like(x), np.zeros_like(x)) for x in rest])
 
-    def _whole(self, *shape: int, most: int = 3) -> np.ndarray:
+    def _whole(self, *shape: int, most: int) -> np.ndarray:
         """Draw whole numbers other than zero."""
         return self.random.choice([-1.0, 1.0], shape) * self.random.integers(1, most + 1, shape)
 
@@ -124,7 +132,7 @@ class MuonCheck(GroupCheck):
         for case in cases:
             (dp, tp), n = case.grid, len(case.ranks)
             # Multiples of the number of ranks, so that each mean is a whole number, too.
-            grads = [np.stack([dp * self._whole(*w.shape) for _ in range(dp)]) for w in case.weights]
+            grads = [np.stack([dp * self._whole(*w.shape, most=LARGEST[dtype.name]) for _ in range(dp)]) for w in case.weights]
             rest = [self.random.standard_normal((dp, *x.shape)) for x in case.rest]
             numbers = self.random.permutation(NUMBERS)[:n].tolist()
             for key, r in enumerate(case.ranks):
@@ -195,7 +203,8 @@ class MuonCheck(GroupCheck):
                 cause = "a tensor parallel rank's part, or a shard of a flat array"
                 self.fail(f"a part is orthogonalised as if it were a matrix ({said})", cause)
             if "TooEarly" in said:
-                self.fail("a rank orthogonalises more than the matrices that it owns", "a loop over all matrices")
+                cause = "a loop over all matrices, or other owners than those in self.owner"
+                self.fail("a rank orthogonalises more often than it owns matrices", cause)
             if "Deadlock" in said:
                 cause = "a loop in which all ranks wait for one matrix's update before the next one is orthogonalised"
                 self.fail(f"the ranks wait for each other ({said})", cause)
@@ -205,7 +214,7 @@ class MuonCheck(GroupCheck):
         """Check what a rank holds between steps: besides the parameters, the momentum of its own matrices."""
         (group,) = self.groups(4)
         self.case = f"four matrices of {LARGE} x {LARGE}, each on another rank"
-        owner, shapes, one = self.random.permutation(4).tolist(), [(LARGE, LARGE)] * 4, 4 * LARGE**2
+        owner, shapes, one = list(SHUFFLED_ORDERS[int(self.random.integers(6))]), [(LARGE, LARGE)] * 4, 4 * LARGE**2
         self.ranks.call(release_memory, dict(at_once=True))
         self.baseline_memory("the optimizer")
         common = dict(grid=(4, 1), axes=[0] * 4, others=[np.ones(4, np.float32)], owner=owner, shapes=shapes, at_once=False)
@@ -216,12 +225,13 @@ class MuonCheck(GroupCheck):
         velocity, weights = [np.zeros(shape) for shape in shapes], [1.0] * 4
         for _ in range(2):
             seeds = [int(self.random.integers(1 << 30)) for _ in range(4)]
-            gates = [[(0, 1.0, 1e18), *CLOSED_GATES]] * 4
+            numbers = self.random.permutation(NUMBERS)[:4].tolist()
+            gates = [[(0, number, 1e18), *CLOSED_GATES] for number in numbers]
             answers = self._call(take_large_step, [dict(seed=seed, shapes=shapes) for seed in seeds], gates=gates)
             drawn = [np.random.default_rng(seed) for seed in seeds]
             for i, shape in enumerate(shapes):
                 velocity[i] = MOMENTUM * velocity[i] + np.mean([x.integers(-2, 3, shape) for x in drawn], axis=0)
-                weights[i] -= LR * float(mix(velocity[i], 1.0)[0, 0])
+                weights[i] -= LR * float(mix(velocity[i], numbers[group[owner[i]]])[0, 0])
             for r, found in enumerate(answers):
                 self.numbers(found, weights, name="a number of each parameter", rank=r, rtol=1e-6)
         for r, held in enumerate(self.ranks.held()):
@@ -232,10 +242,20 @@ class MuonCheck(GroupCheck):
         return self
 
 
-def alltoall_bytes(case: MuonCase, itemsize: int) -> float:
-    """Bytes that the busiest rank sends if gradients go to their owner, and updates back, in one message each; see the tests."""
+def bytes_sent(case: MuonCase, itemsize: int) -> dict[str, float]:
+    """Bytes that the busiest rank sends in ways that are right: messages to and from the owner, or collectives along each axis."""
     (dp, tp), n = case.grid, len(case.ranks)
     sizes = [w.size // tp for w in case.weights]
     own = [sum(size for size, o in zip(sizes, case.owner, strict=True) if o == key) for key in range(n)]
-    adam = 2 * wire_bytes("Allgather", dp, sum(x.size for x in case.rest))
-    return itemsize * (max(sum(sizes) - mine + (n - 1) * mine for mine in own) + adam)
+    rows = [sum(own[d * tp : (d + 1) * tp]) for d in range(dp)]  # what a row of tensor parallel ranks owns
+    total, adam = sum(sizes), 2 * wire_bytes("Allgather", dp, sum(x.size for x in case.rest))
+    reduced = wire_bytes("Reduce_scatter", dp, total)
+    ways = {
+        "messages": max(total - mine + (n - 1) * mine for mine in own),
+        "a reduce-scatter, a gather, a scatter and broadcasts": max(
+            reduced + (rows[key // tp] - own[key] + tp * own[key] if tp > 1 else 0) + total for key in range(n)
+        ),
+    }
+    if tp == 1:
+        ways["a reduce-scatter and a padded all-gather"] = reduced + wire_bytes("Allgather", n, n * max(own))
+    return {name: itemsize * (most + adam) for name, most in ways.items()}
