@@ -22,7 +22,6 @@ ranks = cluster.start(4)
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
 from functools import partial
-
 import numpy as np
 from mpi4py import MPI
 
@@ -60,9 +59,9 @@ print("largest difference:", np.abs(one.data - cut.data).max())
 # large, and most are tiny: a step would go in a few directions only. Muon replaces the gradient, with momentum, by $U V^\mathsf{T}$, in
 # which all directions are equally long. Embeddings, the output matrix and norms stay with Adam.
 #
-# Below, a matrix as a whole, and four parts of it that are put together again. Which singular values will the second result have?
+# Below, that is done to a matrix as a whole, and to four parts of it, put together again. Which singular values will the second one have?
 
-# %% Orthogonalise parts tags=["slide"]
+# %% Compare singular values tags=["slide"]
 gradient = np.random.default_rng(0).standard_normal((64, 32)) * 0.9 ** np.arange(32)
 
 
@@ -72,9 +71,9 @@ def orthogonal(matrix):
 
 
 parts = np.concatenate([orthogonal(part) for part in np.split(gradient, 4)])
-matrices = {"gradient / 5": gradient / 5, "whole": orthogonal(gradient), "four parts": parts}
-values = {name: np.linalg.svd(matrix)[1] for name, matrix in matrices.items()}
-plots.lines(values, "Singular values of a gradient, made orthogonal", "number", "size")
+made = {"gradient / 5": gradient / 5, "whole": orthogonal(gradient), "four parts": parts}
+values = {name: np.linalg.svd(matrix)[1] for name, matrix in made.items()}
+plots.lines(values, "Singular values, before and after", "number", "size")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: without singular values
@@ -221,9 +220,9 @@ class ShardedMuon:
         order = sorted(range(len(params)), key=lambda i: self.owner[i])
         for i in order:
             counts[self.owner[i]] += params[i].data.size
-        mine, back = counts[mesh.rank], [counts[mesh.rank]] * mesh.size
+        back = [counts[mesh.rank]] * mesh.size
         sent = np.concatenate([params[i].grad.ravel() for i in order])
-        received = np.empty((mesh.dp, mesh.tp, mine), sent.dtype)
+        received = np.empty((mesh.dp, mesh.tp, back[0]), sent.dtype)
         mesh.comm.Alltoallv([sent, counts], [received, back])
         parts = received.sum(axis=0) / mesh.dp
         updates, at = np.empty_like(parts), 0
@@ -231,7 +230,8 @@ class ShardedMuon:
             if self.owner[i] == mesh.rank:
                 axis, (rows, columns) = self.axes[i], self.shapes[i]
                 here = slice(at, at := at + params[i].data.size)
-                whole = np.concatenate(parts[:, here].reshape(-1, *params[i].shape), axis)
+                split = parts[:, here].reshape(mesh.tp, *params[i].shape)
+                whole = np.concatenate(split, axis)
                 whole += self.momentum * self.velocity.get(i, 0)
                 self.velocity[i] = whole
                 update = self.orthogonalize(whole) * max(1, columns / rows) ** 0.5
@@ -258,7 +258,7 @@ MuonCheck("ShardedMuon", ranks).bits(1).bits(4).bits(2, 2).costs(4).costs(2, 2).
 # %% Train in three ways tags=["experiment", "slide-50"]
 # %%px
 muon = partial(ShardedMuon, lr=0.02, orthogonalize=operation(newton_schulz))  # in traces
-train = partial(optimizer_runs.train, everyone, muon, steps=40, adam_lr=3e-3)
+train = partial(optimizer_runs.train, everyone, muon, steps=80, adam_lr=2e-3)
 run = optimizer_runs.Run(everyone, "Muon, sharded", muon)  # for the trace below
 
 
@@ -276,7 +276,7 @@ at = np.linspace(0.1, 1, 50) * min(run[0]["seconds"][-1] for run in runs.values(
 over_time = {way: np.interp(at, run[0]["seconds"], run[0]["losses"]) for way, run in runs.items()}
 plots.lines(over_time, "Training loss against seconds, until the fastest has ended", "seconds", "loss", at)
 
-# %% Trace a step tags=["slide-50"]
+# %% Trace a step tags=["experiment", "slide-50"]
 # %%px --trace
 run.backward(step=0)
 run.step()
@@ -286,8 +286,8 @@ run.step()
 #
 # - PyTorch: `torch.optim.Muon` takes two-dimensional parameters only, and works on whole tensors. `adjust_lr_fn` chooses the factor of the
 #   shape: `"original"`, with rows and columns swapped as PyTorch's weights are, or `"match_rms_adamw"` (Liu et al., 2025).
-# - Megatron-LM: `LayerWiseDistributedOptimizer` gives whole layers to ranks, largest first, by their numbers of elements. Its sort key once
-#   left ties to the order on each rank, and ranks disagreed. `TensorParallelMuon` can also do each matrix on every tensor parallel rank.
+# - Megatron-LM: `LayerWiseDistributedOptimizer` gives whole matrices to ranks, the one with most elements first. `TensorParallelMuon` has a
+#   `tp_mode`: by default every tensor parallel rank does the whole matrix; with `"blockwise"` each does its own part, on purpose.
 # - JAX: `optax.contrib.muon`, Muon and Adam in one. For sharded matrices in PyTorch: `microsoft/dion`, with an all-to-all to owners and back.
 #
 # </details>

@@ -7,9 +7,9 @@ STEP = """
         order = sorted(range(len(params)), key=lambda i: self.owner[i])
         for i in order:
             counts[self.owner[i]] += params[i].data.size
-        mine, back = counts[mesh.rank], [counts[mesh.rank]] * mesh.size
+        back = [counts[mesh.rank]] * mesh.size
         sent = np.concatenate([params[i].grad.ravel() for i in order])
-        received = np.empty((mesh.dp, mesh.tp, mine), sent.dtype)
+        received = np.empty((mesh.dp, mesh.tp, back[0]), sent.dtype)
         mesh.comm.Alltoallv([sent, counts], [received, back])
         parts = received.sum(axis=0) / mesh.dp
         updates, at = np.empty_like(parts), 0
@@ -17,7 +17,8 @@ STEP = """
             if self.owner[i] == mesh.rank:
                 axis, (rows, columns) = self.axes[i], self.shapes[i]
                 here = slice(at, at := at + params[i].data.size)
-                whole = np.concatenate(parts[:, here].reshape(-1, *params[i].shape), axis)
+                split = parts[:, here].reshape(mesh.tp, *params[i].shape)
+                whole = np.concatenate(split, axis)
                 whole += self.momentum * self.velocity.get(i, 0)
                 self.velocity[i] = whole
                 update = self.orthogonalize(whole) * max(1, columns / rows) ** 0.5
@@ -137,7 +138,7 @@ def ShardedMuon__says_it_sent_less():
 @loses(3)
 @changes(
     "mesh.comm.Alltoallv([sent, counts], [received, back])",
-    "mesh.comm.Alltoallv([np.tile(sent.reshape(-1, 1), 2).ravel(), [2 * c for c in counts]], [np.empty((mesh.size, 2 * mine), sent.dtype), [2 * b for b in back]])\n        mesh.comm.Alltoallv([sent, counts], [received, back])",
+    "mesh.comm.Alltoallv([np.tile(sent.reshape(-1, 1), 2).ravel(), [2 * c for c in counts]], [np.empty((mesh.size, 2 * back[0]), sent.dtype), [2 * b for b in back]])\n        mesh.comm.Alltoallv([sent, counts], [received, back])",
 )
 def ShardedMuon__sends_more_than_needed():
     """Sends all gradients three times."""

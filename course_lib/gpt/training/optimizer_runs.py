@@ -17,7 +17,7 @@ from course_lib.mesh import RankMesh
 from course_lib.zero import ShardedAdam
 
 SIZES = Sizes(vocabulary=256, width=128, heads=4, depth=3, length=64)
-TEXTS = 2  # of each rank in a step
+TEXTS = 4  # of each rank in a step
 WAYS = ADAM, ON_EACH_RANK, SHARDED = "Adam", "Muon, on each rank", "Muon, sharded"
 
 

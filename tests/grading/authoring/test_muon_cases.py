@@ -1,0 +1,19 @@
+"""Part 36's cases for `owners`: a good choice passes, and each simpler rule fails in every case."""
+
+import numpy as np
+import pytest
+
+from course_lib.check.muon.owners import TIMES_BEST, busiest, flop
+from grading.authoring.muon_cases import NEAR, WORSE, draw_case, largest_first, simpler_choices
+
+
+@pytest.mark.parametrize("n", [2, 4, 7, 16])
+def test_each_case_decides(n):
+    for seed in range(3):
+        case = draw_case(np.random.default_rng(seed), n)
+        assert case.n == n and case.best == busiest(case.shapes, largest_first(case.shapes, n), n)
+        assert case.best <= NEAR * max(sum(map(flop, case.shapes)) / n, *map(flop, case.shapes))
+        for owner in simpler_choices(case.shapes, n):
+            assert len(owner) == len(case.shapes) and set(owner) <= set(range(n))
+            assert busiest(case.shapes, owner, n) > TIMES_BEST * case.best
+    assert WORSE > TIMES_BEST
