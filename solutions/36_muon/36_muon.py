@@ -71,7 +71,7 @@ def orthogonal(matrix):
 
 
 parts = np.concatenate([orthogonal(part) for part in np.split(gradient, 4)])
-made = {"gradient / 5": gradient / 5, "whole": orthogonal(gradient), "four parts": parts}
+made = {"gradient / 5": gradient / 5, "whole": orthogonal(gradient), "in parts": parts}
 values = {name: np.linalg.svd(matrix)[1] for name, matrix in made.items()}
 plots.lines(values, "Singular values, before and after", "number", "size")
 
@@ -257,7 +257,7 @@ MuonCheck("ShardedMuon", ranks).bits(1).bits(4).bits(2, 2).costs(4).costs(2, 2).
 
 # %% Train in three ways tags=["experiment", "slide-50"]
 # %%px
-muon = partial(ShardedMuon, lr=0.02, orthogonalize=operation(newton_schulz))  # in traces
+muon = partial(ShardedMuon, lr=0.02, orthogonalize=operation(newton_schulz))  # traced
 train = partial(optimizer_runs.train, everyone, muon, steps=80, adam_lr=2e-3)
 run = optimizer_runs.Run(everyone, "Muon, sharded", muon)  # for the trace below
 
