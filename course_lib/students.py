@@ -56,6 +56,9 @@ NOTEBOOKS = {
     "LossScaler": ("31_sixteen_bits", TRANSFORMER_FILE),
     "checkpoint": ("32_recomputation", TRANSFORMER_FILE),
     "segments": ("32_recomputation", TRANSFORMER_FILE),
+    "newton_schulz": ("36_muon", TRANSFORMER_FILE),
+    "owners": ("36_muon", TRANSFORMER_FILE),
+    "ShardedMuon": ("36_muon", TRANSFORMER_FILE),
 }
 
 

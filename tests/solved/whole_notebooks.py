@@ -40,6 +40,7 @@ SHORTER = {
         "in grids[1:] + mixtures": "in grids[-2:]",
         '"width 320": dict(width=320)': '"width 64": dict(width=64)',
     },
+    "36_muon": {"steps=80": "steps=2"},
     "31_sixteen_bits": {"steps=60)": "steps=2)", "steps=60, share": "steps=2, share"},
     "29_plan": {"large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)": "large = drawn"},
 }

@@ -25,6 +25,7 @@ SAMPLE = {
     "31_sixteen_bits": ["sums_in_16_bits", "diagonal_unheard", "by_a_ring"],
     "32_recomputation": ["other_masks", "greedy", "fronts"],
     "35_zero_bubble": ["undivided", "right_after", "newest_first"],
+    "36_muon": ["zeros", "by_elements", "each_part", "messages"],
 }
 
 
