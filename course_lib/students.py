@@ -59,6 +59,10 @@ NOTEBOOKS = {
     "newton_schulz": ("36_muon", TRANSFORMER_FILE),
     "owners": ("36_muon", TRANSFORMER_FILE),
     "ShardedMuon": ("36_muon", TRANSFORMER_FILE),
+    **dict.fromkeys(
+        ("PagedCache", "prefill", "decode", "next_token", "Scheduler", "hand_over"),
+        ("34_serving", TRANSFORMER_FILE),
+    ),
 }
 
 

@@ -15,6 +15,7 @@ from course_lib.plots.animation import Animation, ring
 from course_lib.plots.charts import bars, drift, lines, losses, losses_beside, magnitudes, memory, memory_over_time, stacked, traffic
 from course_lib.plots.figures import INK, ON_COLOR, PALE, RED, Picture, color, ink_on, legend, new_figure, on_slides
 from course_lib.plots.placements import kinds, operators, products
+from course_lib.plots.serving import roofline, serving
 from course_lib.plots.trace.still import timeline
 from course_lib.utils import wording
 
@@ -39,6 +40,8 @@ __all__ = [
     "operators",
     "products",
     "ring",
+    "roofline",
+    "serving",
     "stacked",
     "timeline",
     "traffic",

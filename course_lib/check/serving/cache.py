@@ -1,0 +1,136 @@
+"""Check of part 34's `PagedCache`: which slots texts have, over thousands of calls, and the bytes of the arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.check.groups import GroupCheck
+from course_lib.check.serving.on_ranks import fill_cache, forget_trial, use_cache
+from course_lib.utils import wording
+
+CALLS = 1500  # in each drawn run
+SLACK_BYTES = 2 << 20  # in a rank's memory, besides the cache
+
+
+class CacheCheck(GroupCheck):
+    """A `Check` of `PagedCache`. It knows how many blocks must be free, and which slots are whose."""
+
+    def by_hand(self) -> CacheCheck:
+        """Check a short story: three texts in four blocks of three tokens."""
+        ops = [("allocate", 7, 4), ("allocate", 8, 3), ("allocate", 9, 4), ("append", 7), ("append", 7), ("append", 7), ("append", 8)]
+        return self._run(
+            [(4, 3, [*ops, ("free", 7), ("allocate", 9, 4), ("append", 8), ("free", 9), ("free", 8), ("allocate", 5, 12)])] * 4
+        )
+
+    def drawn(self, runs: int = 1) -> CacheCheck:
+        """Check drawn calls, other ones on each rank: texts come, grow and go, and the cache is often full, to the last block."""
+        for _ in range(runs):
+            sizes = self.sizes(4, 2, 9)
+            self._run([(int(self.random.integers(9, 16)), size, None) for size in sizes])
+        return self
+
+    def _run(self, cases: list[tuple]) -> CacheCheck:
+        shapes = [(1, 2, 1, int(self.random.integers(1, 4))) for _ in cases]
+        stories = [(blocks, size, ops or self._story(blocks, size)) for blocks, size, ops in cases]
+        given = [
+            dict(blocks=blocks, block_size=size, shape=shape, dtype="float32", ops=ops)
+            for (blocks, size, ops), shape in zip(stories, shapes, strict=True)
+        ]
+        answers = self.ranks.call(use_cache, given, show=self.show)
+        for r, ((blocks, size, ops), shape, answer) in enumerate(zip(stories, shapes, answers, strict=True)):
+            self.case = f"{blocks} blocks of {size} tokens"
+            data_shape, dtype, results, slots, lengths = answer
+            self._data(data_shape, dtype, (*shape[:2], blocks * size, *shape[2:]), "float32", r)
+            self._follow(blocks, size, ops, results, np.split(slots, np.cumsum(lengths)[:-1]), r)
+        return self
+
+    def _data(self, shape: tuple, dtype: str, want: tuple, want_dtype: str, r: int) -> None:
+        if tuple(shape) != want:
+            self.fail(f"data on rank {r} has shape {tuple(shape)}, expected {want}", "slots are tokens: blocks * block_size of them")
+        if dtype != want_dtype:
+            self.fail(f"data on rank {r} has dtype {dtype}, expected {want_dtype}", "np.zeros makes float64 unless dtype is given")
+
+    def _story(self, blocks: int, size: int) -> list[tuple]:
+        """Draw calls. Most of the time the cache is nearly full; now and then exactly all free blocks are asked for, or one more."""
+        tokens: dict[int, int] = {}
+        ops, number = [("free", 99_999)], 0
+        while len(ops) < CALLS:
+            free = blocks - sum(-(-n // size) for n in tokens.values())
+            kind = self.random.random()
+            if tokens and kind < 0.55:
+                one = int(self.random.choice(list(tokens)))
+                ops.append(("append", one))
+                tokens[one] += free > 0 or tokens[one] % size > 0
+            elif tokens and kind < 0.7:
+                one = int(self.random.choice(list(tokens)))
+                ops.append(("free", one))
+                del tokens[one]
+            else:
+                number += 1
+                draws = [int(self.random.integers(1, 2 * size)), size, free * size, free * size + 1, max((free - 1) * size, 0) + 1]
+                count = max(int(self.random.choice(draws, p=[0.5, 0.2, 0.1, 0.1, 0.1])), 1)
+                ops.append(("allocate", number, count))
+                if -(-count // size) <= free:
+                    tokens[number] = count
+        ops += [("free", one) for one in tokens]
+        return [*ops, ("allocate", number + 1, blocks * size), ("append", number + 1), ("free", number + 1)]
+
+    def _follow(self, blocks: int, size: int, ops: list[tuple], results: list, slots: list[np.ndarray], r: int) -> None:
+        """Follow the calls of a rank, and compare what each has left."""
+        had: dict[int, np.ndarray] = {}
+        owner = np.full(blocks * size, -1)
+        for (method, number, *more), result, now in zip(ops, results, slots, strict=True):
+            before = had.get(number, np.empty(0, int))
+            free = blocks - sum(-(-len(s) // size) for s in had.values())
+            count = more[0] if method == "allocate" else len(before) + 1
+            fits = -(-count // size) - -(-len(before) // size) <= free
+            call = f"{method}({', '.join(map(str, (number, *more)))})"
+            if method != "free" and (not isinstance(result, (bool, np.bool_)) or bool(result) != fits):
+                said = (
+                    f"{call} on rank {r} returned {result!r}, expected {fits}: it needs {-(-count // size) - -(-len(before) // size)} more "
+                )
+                cause = "blocks that a text has given back, and that nobody can use" if fits else "a check of the free blocks"
+                if not fits and result is not False and free:
+                    cause = "a number of blocks that is rounded down; or a check of tokens, where whole blocks are needed"
+                self.fail(f"{said}blocks, and {free} of {blocks} are free", cause)
+            want = 0 if method == "free" else count if fits else len(before)
+            if len(now) != want:
+                cause = "a text that got some of its blocks, though not all fit" if not fits else "slots of whole blocks: only tokens count"
+                self.fail(f"after {call}, text {number} on rank {r} has {len(now)} slots, expected {want}", cause)
+            if want and (now.min() < 0 or now.max() >= blocks * size):
+                self.fail(f"after {call}, a slot of text {number} on rank {r} is outside of the cache", "slot = block * block_size + place")
+            kept = before[: len(now)]
+            if not np.array_equal(now[: len(kept)], kept):
+                cause = "slots in another order, or a new table for a text that grows"
+                self.fail(f"after {call}, the earlier tokens of text {number} on rank {r} have other slots than before", cause)
+            owner[before] = -1
+            if len(np.unique(now)) != len(now) or np.any(owner[now] >= 0):
+                others = sorted({int(n) for n in owner[now] if n >= 0})
+                said = f"also belongs to text {others[0]}" if others else "belongs to two of its tokens"
+                self.fail(f"after {call}, a slot of text {number} on rank {r} {said}", "a block that was given out while in use")
+            owner[now] = number
+            had[number] = now
+            if not len(now):
+                del had[number]
+
+    def memory(self) -> CacheCheck:
+        """Check the bytes of a cache on four tensor parallel ranks, when it is full."""
+        layers, heads, size, block_size = 4, 4, 16 + 8 * int(self.random.integers(0, 3)), 16
+        blocks = (24 << 20) // (4 * 2 * layers * heads * size * block_size)  # about 24 MB in all
+        for n in (2, 4):
+            shape, dtype = (layers, 2, 2 * heads // n, size), "float32"
+            self.case = f"{blocks} blocks of {block_size} tokens, {layers} layers, {shape[2]} of {2 * heads} heads of {size}"
+            self.ranks.call(forget_trial)
+            empty = self.baseline_memory("the cache")
+            given = dict(blocks=blocks, block_size=block_size, shape=shape, dtype=dtype)
+            answers = self.ranks.call(fill_cache, given, show=self.show)
+            held = self.ranks.held()
+            want = int(np.prod(shape)) * blocks * block_size * 4
+            for r, (data_shape, found, nbytes) in enumerate(answers):
+                self._data(data_shape, found, (*shape[:2], blocks * block_size, *shape[2:]), dtype, r)
+                self.value(nbytes, want, name="the bytes of the cache", rank=r)
+                if held[r] - empty[r] > want + SLACK_BYTES:
+                    said = f"{wording.size(held[r] - empty[r])} for a full cache; {wording.size(want)} are enough"
+                    self.fail(f"rank {r} holds {said}", "a second copy of keys and values")
+        self.ranks.call(forget_trial)
+        return self
