@@ -16,6 +16,7 @@ FUNC_IMPL_FILE = "func_impl.py"
 DATA_SPLIT_FILE = "data_parallel_preprocess.py"
 ZERO_FILE = "zero_dp_stage3.py"
 TRANSFORMER_FILE = "transformer_impl.py"
+SERVING_FILE = "serving_impl.py"  # its `decode` is not the one that part 31 imports
 
 # Notebook in which each function is written, and the file it is saved to (up to part 09, the original hand-in files).
 NOTEBOOKS = {
@@ -56,13 +57,15 @@ NOTEBOOKS = {
     "LossScaler": ("31_sixteen_bits", TRANSFORMER_FILE),
     "checkpoint": ("32_recomputation", TRANSFORMER_FILE),
     "segments": ("32_recomputation", TRANSFORMER_FILE),
+    "PagedCache": ("34_serving", SERVING_FILE),
+    "prefill": ("34_serving", SERVING_FILE),
+    "decode": ("34_serving", SERVING_FILE),
+    "next_token": ("34_serving", SERVING_FILE),
+    "Scheduler": ("34_serving", SERVING_FILE),
+    "hand_over": ("34_serving", SERVING_FILE),
     "newton_schulz": ("36_muon", TRANSFORMER_FILE),
     "owners": ("36_muon", TRANSFORMER_FILE),
     "ShardedMuon": ("36_muon", TRANSFORMER_FILE),
-    **dict.fromkeys(
-        ("PagedCache", "prefill", "decode", "next_token", "Scheduler", "hand_over"),
-        ("34_serving", TRANSFORMER_FILE),
-    ),
 }
 
 
@@ -168,7 +171,7 @@ def load(folder: str | Path) -> SimpleNamespace:
     """
     found: dict[str, object] = {}
     unsure: list[str] = []
-    for file in (DATA_SPLIT_FILE, FUNC_IMPL_FILE, ZERO_FILE, TRANSFORMER_FILE):
+    for file in (DATA_SPLIT_FILE, FUNC_IMPL_FILE, ZERO_FILE, TRANSFORMER_FILE, SERVING_FILE):
         path = Path(folder) / file
         try:
             if not path.exists():

@@ -21,6 +21,7 @@ from course_lib.collectives.instrumentation.recording import recorded_to
 from course_lib.collectives.snapshot import RAISED
 from course_lib.gpt import generate, report
 from course_lib.gpt.broadcast_text import first_nonempty
+from course_lib.gpt.serving import command
 from course_lib.gpt.settings import Settings, SettingsError
 from course_lib.gpt.text import TextError, check_length, load_and_broadcast
 from course_lib.gpt.training import full_state, step_costs
@@ -33,7 +34,9 @@ FUNCTIONS_DIR = Path("my_work")
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     d = Settings()
-    parser = argparse.ArgumentParser(prog="python -m course_lib.gpt", description="Train a small GPT on a grid of ranks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m course_lib.gpt", description="Train a small GPT on a grid of ranks; `serve` as the first word serves it."
+    )
     parser.add_argument("--dp", type=int, help="data parallel ranks (default: all ranks, divided by pp, cp and tp)")
     parser.add_argument("--pp", type=int, default=d.pp, help="pipeline parallel ranks")
     parser.add_argument("--cp", type=int, default=d.cp, help="context parallel ranks, which split each text in zigzag order")
@@ -69,6 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     comm = Communicator()
     first = comm.Get_rank() == 0
+    words = sys.argv[1:] if argv is None else argv
+    parse, run = (command.parse_args, command.run) if words[:1] == ["serve"] else (parse_args, _run)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a model may generate text that the terminal cannot show
             stream.reconfigure(errors="replace")
@@ -77,12 +82,12 @@ def main(argv: list[str] | None = None) -> int:
             if not first:  # only rank 0 prints usage errors and the help text
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-            a = parse_args(argv)
+            a = parse(words[1:] if run is command.run else words)
     except SystemExit as ended:
         return ended.code
     try:
         with threadpool_limits(1):  # ranks share the cores
-            _run(a, comm, first)
+            run(a, comm, first)
     except (SettingsError, TextError, students.MissingFunction) as error:
         return _fail_on_rank0(first, str(error), 2)
     except Diverged as error:

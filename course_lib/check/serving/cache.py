@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.check.groups import GroupCheck
-from course_lib.check.serving.on_ranks import fill_cache, forget_trial, use_cache
+from course_lib.check.serving.on_ranks import fill_cache, forget_trial, read_cache, use_cache
 from course_lib.utils import wording
 
 CALLS = 1500  # in each drawn run
@@ -122,7 +122,8 @@ class CacheCheck(GroupCheck):
             self.case = f"{blocks} blocks of {block_size} tokens, {layers} layers, {shape[2]} of {2 * heads} heads of {size}"
             self.ranks.call(forget_trial)
             empty = self.baseline_memory("the cache")
-            given = dict(blocks=blocks, block_size=block_size, shape=shape, dtype=dtype)
+            seed = int(self.random.integers(1 << 40))
+            given = dict(blocks=blocks, block_size=block_size, shape=shape, dtype=dtype, seed=seed)
             answers = self.ranks.call(fill_cache, given, show=self.show)
             held = self.ranks.held()
             want = int(np.prod(shape)) * blocks * block_size * 4
@@ -132,5 +133,18 @@ class CacheCheck(GroupCheck):
                 if held[r] - empty[r] > want + SLACK_BYTES:
                     said = f"{wording.size(held[r] - empty[r])} for a full cache; {wording.size(want)} are enough"
                     self.fail(f"rank {r} holds {said}", "a second copy of keys and values")
+            self._read_back(seed, (layers, blocks * block_size, *shape[2:]))
         self.ranks.call(forget_trial)
         return self
+
+    def _read_back(self, seed: int, shape: tuple[int, ...]) -> None:
+        """Check some of the numbers with which `fill_cache` has filled a cache."""
+        layers, tokens, *rest = shape
+        layer, kind = int(self.random.integers(layers)), int(self.random.integers(2))
+        some = np.sort(self.random.permutation(tokens)[:50])
+        drawn = np.random.default_rng(seed)
+        for _ in range(2 * layer + kind + 1):
+            values = drawn.random((tokens, *rest), np.float32)
+        found = self.ranks.call(read_cache, dict(layer=layer, kind=kind, tokens=some), show=self.show)
+        for r, got in enumerate(found):
+            self.array(got, values[some], name="what was written into the cache", rank=r, cause="two slots that share memory")

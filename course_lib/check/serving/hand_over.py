@@ -16,10 +16,12 @@ class HandOverCheck(GroupCheck):
     def hands_over(self, many: int = 2, dtype: type = np.float32) -> HandOverCheck:
         """Check a text on its way to `many` ranks, whose caches have it in other slots, and blocks of another size."""
         order = list(SHUFFLED_ORDERS[int(self.random.integers(len(SHUFFLED_ORDERS)))])  # world ranks by their place in the group
-        places = self.random.permutation(4).tolist()
+        source = int(self.random.integers(1, 4))
         if self.show:
-            order, places = [0, 1, 2, 3], [0, 2, 3, 1]
-        source, target = places[0], places[1 : 1 + many]
+            order, source = [0, 1, 2, 3], 0
+        target = [place for place in (3, 2, 1, 0) if place != source][:many]
+        self.random.shuffle(target)
+        target = target[::-1] if target == sorted(target) else target  # so that places and ranks are in another order
         layers, size, number = self.sizes(1, 2, 5)[0], self.sizes(1, 2, 7)[0], int(self.random.integers(3, 90))
         heads = many * int(self.random.integers(2, 4))
         count = self.sizes(1, 7, 14)[0]

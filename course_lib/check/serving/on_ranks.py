@@ -49,16 +49,23 @@ def use_cache(blocks, block_size, shape, dtype, ops):
     return cache.data.shape, str(cache.data.dtype), results, np.concatenate(slots), [len(s) for s in slots]
 
 
-def fill_cache(blocks, block_size, shape, dtype):
-    """Make a PagedCache, and fill it."""
+def fill_cache(blocks, block_size, shape, dtype, seed):
+    """Make a PagedCache, and fill it with drawn numbers, layer by layer."""
     cache = student("PagedCache")(blocks, block_size, tuple(shape), np.dtype(dtype))
-    get_ipython().user_ns["trial"] = cache
+    random = np.random.default_rng(seed)
     cache.allocate(1, blocks * block_size)
     slots = np.array(cache.slots(1))
     for layer in range(shape[0]):
-        cache.data[layer, 0, slots] = 1
-        cache.data[layer, 1, slots] = 1
+        for kind in range(2):
+            cache.data[layer, kind, slots] = random.random((len(slots), *shape[2:]), np.float32)
+    get_ipython().user_ns["trial"] = cache
     return cache.data.shape, str(cache.data.dtype), cache.data.nbytes
+
+
+def read_cache(layer, kind, tokens):
+    """Read some tokens of the text that has the whole cache."""
+    cache = student("trial")
+    return np.array(cache.data[layer, kind, np.array(cache.slots(1))[tokens]])
 
 
 def forget_trial():

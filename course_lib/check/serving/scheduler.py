@@ -247,6 +247,8 @@ class SchedulerCheck(GroupCheck):
             if len(own) != f.tokens[k]:
                 cause = "a missing append before a text is decoded; or allocate, which needs room for all tokens so far"
                 self.fail(f"text {k} on rank {r} has {len(own)} slots, but {f.tokens[k]} tokens", cause)
+            if own.min() < 0 or own.max() >= f.workload.blocks * f.workload.block_size:
+                self.fail(f"a slot of text {k} on rank {r} is outside of the cache", "slots of another cache than the scheduler's")
             new = range(f.tokens[k]) if k in prefill else [f.tokens[k] - 1]
             for p, slot in enumerate(own.tolist()):
                 if p not in new and f.owner.get(slot) != (k, p):

@@ -83,7 +83,7 @@ class RunDirectory:
             raise SettingsError(
                 f"there is no checkpoint in {self.path} to continue from. Omit --resume, or choose another folder with --out."
             )
-        before = self._read(notes)
+        before = self.read_notes(notes)
         if self.resume:
             if before is None:
                 raise SettingsError(f"{notes}, which says which run the checkpoint belongs to, is missing.")
@@ -104,7 +104,7 @@ class RunDirectory:
         return ""
 
     @staticmethod
-    def _read(notes: Path) -> dict | None:
+    def read_notes(notes: Path) -> dict | None:
         """Read the recorded settings of a run; SettingsError if the file is something else."""
         if not notes.exists():
             return None
