@@ -17,7 +17,7 @@ EXCHANGE = """
     comm.Allgather(mine, every)
 """
 SENT = """
-        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), axis=3)):
+        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), 3)):
             comm.Send(np.ascontiguousarray(part), target[i])
 """
 RECEIVED = """
@@ -289,7 +289,7 @@ def Scheduler__ends_texts_early():
     """
         import tempfile
 
-        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), axis=3)):
+        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), 3)):
             np.save(f"{tempfile.gettempdir()}/handed-{target[i]}.npy", part)
 """,
     RECEIVED,

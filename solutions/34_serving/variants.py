@@ -58,7 +58,7 @@ ADMIT = """
             self.running.append(self.waiting.pop(0))
 """
 SENT = """
-        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), axis=3)):
+        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), 3)):
             comm.Send(np.ascontiguousarray(part), target[i])
 """
 RECEIVED = """
@@ -132,20 +132,6 @@ def PagedCache__no_check():
 @changes("return self.allocate(number, 1)", "self.allocate(number, 1)")
 def PagedCache__append_returns_nothing():
     """A missing return."""
-
-
-@loses(14)
-@changes(
-    SHORT,
-    """
-        if more > len(self.unused):
-            self.owned[number] = table + self.unused, length
-            self.unused = []
-            return False
-""",
-)
-def PagedCache__takes_what_there_is():
-    """Takes all free blocks, although they are not enough."""
 
 
 @loses(6)
@@ -1075,7 +1061,7 @@ def hand_over__in_rank_order():
 
 @loses(4)
 @changes(
-    "np.split(cache.data[:, :, slots], len(target), axis=3)",
+    "np.split(cache.data[:, :, slots], len(target), 3)",
     "[cache.data[:, :, slots][:, :, :, i :: len(target)] for i in range(len(target))]",
 )
 def hand_over__every_other_head():
@@ -1086,7 +1072,7 @@ def hand_over__every_other_head():
 @changes(
     SENT,
     """
-        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), axis=3)):
+        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), 3)):
             comm.Send(slots, target[i])
             comm.Send(np.ascontiguousarray(part), target[i])
 """,
@@ -1209,7 +1195,7 @@ def hand_over__layer_by_layer():
 @changes(
     SENT,
     """
-        parts = [np.ascontiguousarray(p) for p in np.split(cache.data[:, :, slots], len(target), axis=3)]
+        parts = [np.ascontiguousarray(p) for p in np.split(cache.data[:, :, slots], len(target), 3)]
         for request in [comm.Isend(part, r) for part, r in zip(parts, target, strict=True)]:
             request.Wait()
 """,

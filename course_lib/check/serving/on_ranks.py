@@ -142,8 +142,6 @@ def step_scheduler(new, tokens, ended):
     cache, scheduler, texts = student("trial")
     for number in tokens:
         texts[number].tokens.append(0)
-    for number in ended:
-        texts[number].ended = True
     refused = []
     for number, prompt, limit in new:
         texts[number] = Text(number, [0] * prompt, limit)
@@ -151,6 +149,8 @@ def step_scheduler(new, tokens, ended):
             scheduler.add(texts[number])
         except ValueError:
             refused.append(number)
+    for number in ended:
+        texts[number].ended = True
     found = scheduler.next_batch()
     if not isinstance(found, tuple) or len(found) != 2:
         raise TypeError(f"next_batch must return two lists, the texts to prefill and those to decode; got {type(found).__name__}.")

@@ -15,8 +15,8 @@ from course_lib.check.serving.on_ranks import begin_scheduler, forget_trial, ste
 from course_lib.gpt.serving.model import Text
 from course_lib.gpt.serving.simulation import COST, StaticScheduler
 
-TIMES_STATIC = 1.1  # in the visible check: times the tokens a second of static batching, at least
-SHARE_OF_POLICY = 0.95  # in the hidden tests: of the tokens a second of the stated policy, at least
+TIMES_STATIC = 1.25  # in the visible check: times the tokens a second of static batching, at least
+SHARE_OF_POLICY = 0.9  # in the hidden tests: of the tokens a second of the stated policy, at least
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ def draw_workloads(random: np.random.Generator) -> list[Workload]:
 
     size = between(3, 5)
     short = [Coming(i // 2, between(1, 6), 60, between(3, 12)) for i in range(36)]
-    short = [Coming(t.step, t.prompt, t.limit, t.real, t.step + 2 if i in (5, 9, 20, 30) else None) for i, t in enumerate(short)]
+    short = [
+        Coming(t.step, t.prompt, t.limit, t.real, t.step + (2 if i % 2 else 0) if i in (5, 8, 21, 30) else None)
+        for i, t in enumerate(short)
+    ]
     early = Workload("texts that end long before their limit", 64 // size + 6, size, 12, short)
     size = between(2, 4)
     growing = [Coming(i // 4, between(1, 3), (real := between(16, 24)), real) for i in range(24)]
@@ -69,7 +72,7 @@ def draw_workloads(random: np.random.Generator) -> list[Workload]:
     size = between(3, 5)
     blocks = between(14, 18)
     long = Coming(1, (blocks - 3) * size, 2 * size, 2 * size)
-    stream = [Coming(0, 2 * size, 3 * size, 3 * size) for _ in range(3)]
+    stream = [Coming(0, 2 * size, size, size) for _ in range(3)]
     stream += [long, *(Coming(2 + i // 2, between(1, 2 * size), size, between(2, size)) for i in range(40))]
     starving = Workload("a long text before a stream of short ones", blocks, size, 8, stream)
     size = between(3, 6)
@@ -195,11 +198,8 @@ class SchedulerCheck(GroupCheck):
                     f"{f.workload.name} (step {step}, {f.workload.blocks} blocks of {f.workload.block_size}, most {f.workload.most})"
                 )
                 self._step(f, r, *answer, oldest=not speed)
-                if speed and f.seconds > enough[r]:
-                    many = sum(t.real for t in f.workload.texts if t.gone is None)
-                    said = f"{many / enough[r]:.0f} tokens a second are possible with a simple rule"
-                    cause = "places that stay empty until a whole batch is done; or blocks that are reserved, or never given back"
-                    self.fail(f"the scheduler on rank {r} is too slow: {said}, and it has not finished in that time", cause)
+            if speed and sum(f.seconds for f in under_way) > sum(enough):
+                self._too_slow(under_way, enough)
             step += 1
             if step > 2000:
                 self.fail("the scheduler has not finished after 2,000 steps", "texts that take each other's blocks, over and over")
@@ -218,6 +218,14 @@ class SchedulerCheck(GroupCheck):
                 self.fail(f"on rank {r}, texts of 11 + 9, 11 + 15 and 25 + 1 tokens came: {said}; expected [2, 3], [1] and []", cause)
         self.ranks.call(forget_trial)
         return self
+
+    def _too_slow(self, under_way: list[_Follow], enough: list[float]) -> None:
+        worst = max(range(4), key=lambda r: under_way[r].seconds / enough[r])
+        self.case = under_way[worst].workload.name
+        tokens = sum(t.real for f in under_way for t in f.workload.texts if t.gone is None)
+        said = f"at least {tokens / sum(enough):.0f} tokens a second are possible with a simple rule, and it has not finished in that time"
+        cause = "places that stay empty until a whole batch is done; or blocks that are reserved, or never given back"
+        self.fail(f"the scheduler is too slow for the four workloads together, the worst of which is on rank {worst}: {said}", cause)
 
     def _step(self, f: _Follow, r: int, refused: list, prefill: list, decode: list, slots: list, *, oldest: bool) -> None:
         """Check a batch, and note whose keys and values are where afterwards."""

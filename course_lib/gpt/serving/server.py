@@ -49,7 +49,7 @@ class Server:
     """
 
     def __init__(self, engine: Engine):
-        self.engine, self.clients, self.count = engine, {}, 0
+        self.engine, self.clients, self.count, self.tokens = engine, {}, 0, 0
         cache = engine.cache
         self.most = min(engine.model.sizes.length, cache.blocks * cache.block_size)
         self.new: list[dict] = []
@@ -93,7 +93,7 @@ class Server:
         """Take steps until `stop`; on this rank."""
         batch: list[Text] = []
         while not self.stopped:
-            if not (batch or self.new or self.ended):  # after the last batch comes an empty one, in which the texts' blocks get free
+            if not (batch or self.engine.texts or self.new or self.ended):  # after the last batch, one more step frees its blocks
                 self.wake.clear()
                 await self.wake.wait()
                 continue
@@ -103,6 +103,7 @@ class Server:
             for number, why in refused.items():
                 if number in self.clients:
                     self.clients[number].pieces.put_nowait(BadRequest(why))
+            self.tokens += len(batch)
             for text in batch:
                 if client := self.clients.get(text.number):
                     client.pieces.put_nowait((client.answer.add(text.tokens[-1]), client.answer.finished))
@@ -233,7 +234,7 @@ class Health(Handler):
         """Say what is going on."""
         server = self.server
         blocks = dict(blocks=server.engine.cache.blocks, blocks_in_use=server.blocks_in_use())
-        self.finish({"status": "ok", "texts": len(server.engine.texts), **blocks})
+        self.finish({"status": "ok", "texts": len(server.engine.texts), "tokens": server.tokens, **blocks})
 
 
 class Missing(Handler):

@@ -210,11 +210,13 @@ def test_a_request_that_cannot_be_answered_gets_a_sentence(server):
 @pytest.mark.slow
 def test_the_blocks_of_a_client_that_goes_away_are_free_again(server):
     body = json.dumps({"prompt": "a", "max_tokens": 159, "temperature": 0, "stream": True})  # the whole cache
+    before = ask(server, "/health")[1]["tokens"]
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
             client.recv(200)  # in the middle
     assert settled(server) == (0, 0)
+    assert ask(server, "/health")[1]["tokens"] - before < 20 * 159 / 2
     assert len(text_of(server, "a", 159).encode()) >= 159
 
 

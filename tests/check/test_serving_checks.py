@@ -1,0 +1,94 @@
+"""Part 34's checks: each drawn case tells right from wrong."""
+
+import numpy as np
+import pytest
+
+from course_lib.check import CheckFailed
+from course_lib.check.serving import CacheCheck, SchedulerCheck
+from course_lib.check.serving.scheduler import Coming, Workload, _Follow, draw_workloads, static_seconds
+from grading.authoring.serving_cases import policy_seconds
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_calls_meet_a_full_cache_and_a_free_one_and_many_texts(seed):
+    check = CacheCheck("PagedCache", None, show=False)
+    check.random = np.random.default_rng(seed)
+    blocks, size = 12, 4
+    tokens, refused, fitted, grown = {}, {"allocate": 0, "append": 0}, 0, 0
+    for method, number, *more in check._story(blocks, size):
+        free = blocks - sum(-(-n // size) for n in tokens.values())
+        if method == "free":
+            tokens.pop(number, None)
+            continue
+        count = more[0] if more else tokens[number] + 1
+        need = -(-count // size) - -(-tokens.get(number, 0) // size)
+        if need > free:
+            refused[method] += 1
+            continue
+        fitted += need == free > 0
+        grown += method == "append" and need > 0
+        tokens[number] = count
+    assert not tokens and min(*refused.values(), fitted, grown) > 20
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_workload_can_be_served_faster_than_static_batching_and_its_texts_fit(seed):
+    workloads = draw_workloads(np.random.default_rng(seed))
+    assert sum(map(static_seconds, workloads)) > 1.05 * sum(map(policy_seconds, workloads))
+    for workload in workloads:
+        for text in workload.texts:
+            assert text.prompt + text.limit <= workload.blocks * workload.block_size and text.real <= text.limit
+        assert [text.step for text in workload.texts] == sorted(text.step for text in workload.texts)
+
+
+def follow(texts, blocks=4, size=2, most=2):
+    check = SchedulerCheck("Scheduler", None, show=False)
+    state = _Follow(Workload("a story", blocks, size, most, texts))
+    return check, state
+
+
+def step(check, state, at, prefill, decode, slots, oldest=True):
+    told = state.request(at)
+    check._step(state, 0, [], prefill, decode, [np.array(one) for one in slots], oldest=oldest)
+    return told
+
+
+def test_a_text_keeps_its_keys_and_is_done_when_it_is():
+    check, state = follow([Coming(0, 3, 9, 2), Coming(0, 1, 2, 2)])
+    assert step(check, state, 0, [0, 1], [], [[4, 5, 0], [2]]) == dict(new=[(0, 3, 9), (1, 1, 2)], tokens=[], ended=[])
+    assert step(check, state, 1, [], [0, 1], [[4, 5, 0, 1], [2, 3]]) == dict(new=[], tokens=[0, 1], ended=[])
+    assert state.request(2) == dict(new=[], tokens=[0, 1], ended=[0]) and state.over(2)  # text 1 has reached its limit
+
+
+WRONG = {
+    "a slot of another text": ([0, 1], [], [[4, 5, 0], [5]], "write into the same slot"),
+    "a slot that is not there": ([0, 1], [], [[4, 5, 8], [2]], "outside of the cache"),
+    "too few slots": ([0, 1], [], [[4, 5], [2]], "has 2 slots, but 3 tokens"),
+    "decoded at once": ([0], [1], [[4, 5, 0], [2, 3]], "has 2 slots, but 1 tokens"),
+    "twice": ([0, 1, 0], [], [[4, 5, 0], [2], [4, 5, 0]], "twice in a batch"),
+    "the oldest waits": ([1], [], [[2]], "the oldest text is not in the batch"),
+    "unknown": ([0, 7], [], [[4, 5, 0], [2]], "text 7 is in a batch"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_batch_is_named(case):
+    prefill, decode, slots, said = WRONG[case]
+    check, state = follow([Coming(0, 3, 9, 2), Coming(0, 1, 2, 2)])
+    with pytest.raises(CheckFailed, match=said):
+        step(check, state, 0, prefill, decode, slots)
+
+
+def test_a_preempted_text_must_be_prefilled_again():
+    check, state = follow([Coming(0, 3, 9, 6), Coming(0, 2, 2, 2)], most=2)
+    step(check, state, 0, [0, 1], [], [[4, 5, 0], [2, 3]])
+    step(check, state, 1, [], [0], [[4, 5, 0, 1]])
+    step(check, state, 2, [], [0], [[4, 5, 0, 1, 2]])  # a slot of text 1, which has been preempted
+    with pytest.raises(CheckFailed, match="keys and values of its token 0 are not in its slot"):
+        step(check, state, 3, [], [0, 1], [[4, 5, 0, 1, 2, 6], [2, 3, 7]])
+
+
+def test_batches_have_a_largest_size():
+    check, state = follow([Coming(0, 1, 9, 2) for _ in range(3)])
+    with pytest.raises(CheckFailed, match="has 3 texts"):
+        step(check, state, 0, [0, 1, 2], [], [[0], [1], [2]])
