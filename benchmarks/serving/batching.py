@@ -1,4 +1,4 @@
-"""Continuous batching, with part 34's solution, against static batching: the same 60 texts on the same engine on 2 ranks, by the clock.
+"""Continuous batching, with part 34's solution, against static batching: the same 100 texts on the same engine on 2 ranks, by the clock.
 
 A model of width 256 with 4 blocks; more texts arrive than either can serve at once. At least 1.5 times the tokens a second means at most
 two thirds of the seconds.
@@ -20,8 +20,8 @@ from course_lib.gpt.serving import Engine, ServingModel, draw_weights
 from course_lib.gpt.serving.simulation import StaticScheduler, arrivals
 
 SIZES = Sizes(vocabulary=256, width=256, heads=8, depth=4, length=128)
-TEXTS, RATE, BLOCKS, BLOCK, MOST = 60, 100.0, 64, 16, 8
-TURNS = 5
+TEXTS, RATE, BLOCKS, BLOCK, MOST = 100, 400.0, 64, 16, 8
+TURNS = 9
 
 
 def serve_all(functions: object, comm: object, model: ServingModel, scheduler: Callable | None) -> float:

@@ -140,7 +140,7 @@ class _Follow:
     seconds: float = 0.0
 
     def request(self, step: int) -> dict:
-        """What the rank is told before a step."""
+        """Arguments of `step_scheduler` before a step."""
         coming, ended, had = self.workload.texts, [], self.batch
         for k in had:
             self.tokens[k] += 1
@@ -157,7 +157,7 @@ class _Follow:
         return dict(new=new, tokens=had, ended=ended)
 
     def over(self, step: int) -> bool:
-        """Whether all texts have come and are done."""
+        """True if all texts have come and are done."""
         return step > self.workload.texts[-1].step and not self.tokens and not self.batch
 
 

@@ -49,7 +49,7 @@ class Text:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to generate.
+        """True if there is nothing left to generate.
 
         >>> text = Text(0, [5, 6], limit=1)
         >>> text.done, text.tokens.append(7), text.done

@@ -155,7 +155,7 @@ def take_step(engine: Engine, told: dict) -> tuple[dict[int, str], list[Text]]:
 
 
 class Handler(RequestHandler):
-    """What all addresses have in common: JSON, errors as OpenAI's clients read them, and no other hosts."""
+    """Common part of all addresses: JSON, errors as OpenAI's clients read them, and no other hosts."""
 
     server: Server
 
