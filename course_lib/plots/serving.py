@@ -83,7 +83,7 @@ def _draw_texts(axes, run: dict) -> None:
     for row, (came, ended) in enumerate(zip(run["came"], run["ended"], strict=True)):
         axes.barh(row, ended - came, 0.8, came, **waiting)
     for kind, fill in KINDS.items():
-        rows, begins, ends = np.array([(k, begin, end) for k, what, begin, end in run["spans"] if what == kind]).T
+        rows, begins, ends = np.reshape([(k, begin, end) for k, what, begin, end in run["spans"] if what == kind], (-1, 3)).T
         axes.barh(rows, ends - begins, 0.8, begins, color=fill, linewidth=0, label=kind)
     axes.barh([0], [0], **waiting, label="waits")
     axes.spines[["top", "right"]].set_visible(False)
