@@ -210,6 +210,20 @@ def test_a_client_that_goes_away_before_its_first_step_gets_none():
     assert not server.engine.texts and not server.clients
 
 
+def test_too_many_requests_at_a_time_get_a_sentence(monkeypatch):
+    monkeypatch.setattr("course_lib.gpt.serving.server.MAX_QUEUE", 1)
+    server = Server(StubEngine())
+    server.ask(b'{"prompt": "x", "max_tokens": 2}')
+    with pytest.raises(BadRequest, match="1 requests are being answered") as error:
+        server.ask(b'{"prompt": "x", "max_tokens": 2}')
+    assert error.value.status == 429
+
+
+def test_a_body_that_is_nested_too_deep_is_no_json():
+    with pytest.raises(BadRequest, match="not valid JSON"):
+        Server(StubEngine()).ask(b"[" * 100_000)
+
+
 def test_a_text_that_the_scheduler_refuses_is_answered():
     server = Server(StubEngine())
     client = server.ask(b'{"prompt": "x", "max_tokens": 7}')

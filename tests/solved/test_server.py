@@ -228,6 +228,25 @@ def test_ctrl_c_in_the_middle_of_a_stream(trained, functions):
         assert connection.getresponse().read(10) == b'data: {"id'
 
 
+@pytest.mark.slow
+def test_a_function_that_raises_ends_the_server_and_is_named(trained, functions, tmp_path):
+    for file in functions.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    text, line = (tmp_path / "serving_impl.py").read_text(), "    slots = [cache.slots(text.number) for text in texts]\n"
+    assert line in text
+    (tmp_path / "serving_impl.py").write_text(text.replace(line, f"    1 / comm.Get_rank()\n{line}"))
+    full = command(2, "--out", str(trained), "--functions", str(tmp_path), "--port", "0")
+    process = subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        port = int(re.search(r"127\.0\.0\.1:(\d+)", process.stdout.readline())[1])
+        status, answer = ask(SimpleNamespace(port=port), body={"prompt": "a", "max_tokens": 5})
+        assert status == 503 and answer["error"] == dict(message="The server ends.", type="server_error", param=None, code=None)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode and "rank 0: ZeroDivisionError" in errors and "rank 1: Traceback" not in errors
+
+
 FAILS = {
     "no run": (1, ["--out", "nowhere"], "there is no checkpoint in nowhere. Train a model first"),
     "ranks that cannot share": (3, [], "3 ranks cannot share 4 heads"),

@@ -12,11 +12,11 @@ MAX_STOPS = 4
 
 
 class BadRequest(ValueError):
-    """A request that cannot be answered; the message says why, and `param` is the field."""
+    """A request that cannot be answered; the message says why, `param` is the field, and `status` that of HTTP."""
 
-    def __init__(self, message: str, param: str | None = None):
+    def __init__(self, message: str, param: str | None = None, status: int = 400):
         super().__init__(message)
-        self.param = param
+        self.param, self.status = param, status
 
 
 @dataclass(frozen=True)

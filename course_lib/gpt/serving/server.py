@@ -24,7 +24,7 @@ from course_lib.gpt.serving.model import Text
 ADDRESS = "127.0.0.1"
 HOSTS = "127.0.0.1", "localhost"  # names by which a client on this machine may call the server
 MAX_BODY_BYTES, MAX_QUEUE = 1 << 20, 256  # of a request; requests at a time
-NOTHING, STOP = 0, -1  # lengths that mean something else
+STOP = -1  # instead of a length: the server ends
 
 
 class Client:
@@ -46,6 +46,15 @@ class Server:
     Parameters
     ----------
     engine : Engine
+
+    Attributes
+    ----------
+    clients : dict of int to Client
+        Requests under way, by the number of their text.
+    most : int
+        Most tokens of a text, with its prompt.
+    tokens : int
+        Tokens generated so far, for all texts.
     """
 
     def __init__(self, engine: Engine):
@@ -60,11 +69,11 @@ class Server:
         """Take on a request; BadRequest if it cannot be answered."""
         try:
             value = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadRequest("The body is not valid JSON.") from None
         asked = read_request(value, self.most)
         if len(self.clients) >= MAX_QUEUE:
-            raise BadRequest(f"{MAX_QUEUE} requests are being answered or wait; try again later.")
+            raise BadRequest(f"{MAX_QUEUE} requests are being answered or wait; try again later.", status=429)
         self.count += 1
         client = self.clients[self.count] = Client(self.count, Answer(asked))
         seed = secrets.randbits(32) if asked.seed is None else asked.seed
@@ -199,7 +208,8 @@ class Completions(Handler):
                     await self.flush()
             self.finish("data: [DONE]\n\n" if client.answer.asked.stream else client.answer.as_json())
         except BadRequest as error:
-            self.fail(400, str(error), error.param)
+            if not self._headers_written:  # the connection of a stream that has begun is closed instead
+                self.fail(error.status, str(error), error.param)
         except StreamClosedError:
             pass  # on_connection_close has been called
         finally:
@@ -266,6 +276,9 @@ async def serve(engine: Engine, sockets: list[socket]) -> None:
         await server.run()
     finally:
         http.stop()
+        for client in server.clients.values():
+            client.pieces.put_nowait(BadRequest("The server ends.", status=503))
+        await asyncio.sleep(0.05)  # for these answers
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(http.close_all_connections(), 1)
         if server.stopped:
