@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.communication import collectives, hosts, messages, own_ring, ring, tracing
 from benchmarks.grading import autograding, collecting, kills, reporting, thousand
 from benchmarks.ranks import idle, lecturing, notebooks, panel, starting
+from benchmarks.serving import batching, decode
 from benchmarks.simulation import pipeline, planning, simulator
 from benchmarks.training import autograd, checkpointing, ddp, fsdp, gpt, grids, perceptron, shell, transformer, zero
 
@@ -36,6 +37,8 @@ BENCHES = {
     "pipeline": pipeline.figures,
     "fsdp": fsdp.figures,
     "gpt": gpt.figures,
+    "decode": decode.figures,
+    "batching": batching.figures,
     "checkpoint": checkpointing.figures,
     "crashes": checkpointing.crashes,
     "notebooks": notebooks.figures,

@@ -139,7 +139,13 @@ def test_cells_with_magics_and_decorators_are_read(tmp_path):
 
 def test_the_reference_is_all_that_is_needed(tmp_path):
     files = reference.write(tmp_path / "deep" / "folder")
-    assert [f.name for f in files] == ["data_parallel_preprocess.py", "func_impl.py", "transformer_impl.py", "zero_dp_stage3.py"]
+    assert [f.name for f in files] == [
+        "data_parallel_preprocess.py",
+        "func_impl.py",
+        "serving_impl.py",
+        "transformer_impl.py",
+        "zero_dp_stage3.py",
+    ]
     assert missing(load(tmp_path / "deep" / "folder")) == {} and len(missing(SimpleNamespace())) == 7
     imports = [line for f in files for line in f.read_text().splitlines() if line.startswith(("import", "from"))]
     others = {line for line in imports if not line.startswith("from course_lib.")}

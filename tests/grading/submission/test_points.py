@@ -24,6 +24,7 @@ SAMPLE = {
     "27_checkpoint": ["no_barrier", "rounded_down", "by_pathlib"],
     "31_sixteen_bits": ["sums_in_16_bits", "diagonal_unheard", "by_a_ring"],
     "32_recomputation": ["other_masks", "greedy", "fronts"],
+    "34_serving": ["leaks", "next_position", "by_order_of_arrival"],
     "35_zero_bubble": ["undivided", "right_after", "newest_first"],
     "36_muon": ["zeros", "by_elements", "each_part", "messages"],
 }
