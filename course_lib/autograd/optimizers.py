@@ -53,6 +53,8 @@ class Optimizer:
 class SGD(Optimizer):
     """Gradient descent with optional momentum: ``velocity = momentum * velocity + grad; p -= lr * velocity``.
 
+    With Nesterov's momentum, as in PyTorch: ``p -= lr * (grad + momentum * velocity)``.
+
     Parameters
     ----------
     params : iterable of Parameter
@@ -60,20 +62,26 @@ class SGD(Optimizer):
     momentum : float
     weight_decay : float
         Fraction of the parameter that is added to its gradient.
+    nesterov : bool
+
+    Attributes
+    ----------
+    velocity : dict of int to array
+        By index of the parameter in `params`; no entry before its first step, and none without momentum.
     """
 
-    def __init__(self, params: Iterable[Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
+    def __init__(self, params: Iterable[Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False):
         super().__init__(params, lr, weight_decay)
-        self.momentum, self._velocity = momentum, {}
+        self.momentum, self.nesterov, self.velocity = momentum, nesterov, {}
 
     def _update(self, i: int, p: Parameter, grad) -> None:
         if self.momentum:
-            if i in self._velocity:
-                self._velocity[i] *= self.momentum
-                self._velocity[i] += grad
+            if i in self.velocity:
+                self.velocity[i] *= self.momentum
+                self.velocity[i] += grad
             else:
-                self._velocity[i] = grad.copy()
-            grad = self._velocity[i]
+                self.velocity[i] = grad.copy()
+            grad = grad + self.momentum * self.velocity[i] if self.nesterov else self.velocity[i]
         p.data -= p.data.dtype.type(self.lr) * grad
 
 

@@ -75,6 +75,7 @@ class Ranks:
         self._round, self._epoch, self._stopped, self.idle_stop_seconds = 0, 0, False, None
         self._panel: Panel | None = None
         self._starting = False
+        self._silences: dict[int, list[tuple[int, float]]] = {}  # by rank: for the next cell or call
         self._traces: list[tuple[dict[int, dict], list[str]]] | None = None  # replies to each request and hosts, while traces are recorded
         began = time.monotonic()
         self._come_up(client)
@@ -326,6 +327,34 @@ class Ranks:
         if self._connection is not None:
             self._connection.client.interrupt(list(range(self.n)))
 
+    def silence(self, rank: int, seconds: float, after: int = 0) -> None:
+        """Have a rank fall silent in the next cell or call: it stands still for a while, as a lost machine would, and then goes on.
+
+        The silence begins where the rank is about to send a message or to begin a collective for the (`after` + 1)-th time; it sends
+        nothing meanwhile. What is sent to it waits. The ranks that wait for it are not deadlocked; an interrupt ends the silence.
+
+        Parameters
+        ----------
+        rank : int
+        seconds : float
+            On isolated ranks, of the clock that `Messenger.listen` goes by.
+        after : int
+            How many messages and collectives the rank sends before.
+
+        Raises
+        ------
+        ValueError
+            There is no such rank, or a number is negative.
+        """
+        self._targets([rank])
+        if not seconds >= 0 or after < 0:
+            raise ValueError(f"silence: seconds and after must be 0 or more; got {seconds!r} and {after!r}.")
+        self._be_up()
+        if client := self.isolated:
+            client.broker.coordinator.network.plan_silence(rank, seconds, after)
+        else:
+            self._silences.setdefault(rank, []).append((after, float(seconds)))
+
     def _targets(self, targets: list[int] | None) -> list[int]:
         wrong = [t for t in targets or [] if not 0 <= t < self.n]
         if wrong:
@@ -339,9 +368,15 @@ class Ranks:
         limits = [seconds for seconds in (limit, time_limits.limit(call)) if seconds]
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
+        silences, self._silences = (self._silences, {}) if {q["do"] for q in what.values()} & {"cell", "call"} else ({}, self._silences)
         common["trace"] = CAPACITY if self._traces is not None and not time_limits.limit() else 0
         try:
-            found = requests.ask(self._connection, {r: {**q, **common} for r, q in what.items()}, min(limits, default=None), show)
+            found = requests.ask(
+                self._connection,
+                {r: {**q, **common, "silences": sorted(silences.get(r, []))} for r, q in what.items()},
+                min(limits, default=None),
+                show,
+            )
             if any(reply is None for reply in found.values()):
                 requests.settle(self._connection)
             if call:

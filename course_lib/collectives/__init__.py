@@ -21,16 +21,18 @@ from course_lib.collectives.errors import CollectiveError, DeadlockError, Mismat
 
 if TYPE_CHECKING:
     from course_lib.collectives.communicator import Communicator
+    from course_lib.collectives.transport.messenger import Messenger
 
 shared_memory.remove_stale_files()  # must precede the import of mpi4py.MPI, which starts MPI
 
-__all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError", "init"]
+__all__ = ["CollectiveError", "Communicator", "DeadlockError", "Messenger", "MismatchError", "init"]
 
 
 def __getattr__(name: str) -> object:
-    """Import `Communicator` on first access: importing it starts MPI, which the notebook's own process does not need."""
-    if name == "Communicator":
-        return import_module("course_lib.collectives.communicator").Communicator
+    """Import these classes on first access: importing them starts MPI, which the notebook's own process does not need."""
+    if name in ("Communicator", "Messenger"):
+        module = "communicator" if name == "Communicator" else "transport.messenger"
+        return getattr(import_module(f"course_lib.collectives.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # States of a rank. DEADLOCK_RAISING: it has detected its own deadlock and is about to raise. DEADLOCKED: its cell ended with that error.
-# LOST: its machine no longer responds.
-COMPUTING, WAITING, FINISHED, RAISED, GONE, DEADLOCKED, LOST, DEADLOCK_RAISING = range(1, 9)
+# LOST: its machine no longer responds. SILENT: it stands still for a while (`Ranks.silence`), and will go on.
+COMPUTING, WAITING, FINISHED, RAISED, GONE, DEADLOCKED, LOST, DEADLOCK_RAISING, SILENT = range(1, 10)
 IN_CALL = (WAITING, DEADLOCK_RAISING, DEADLOCKED)  # states in which the rank is blocked in the call that its row shows
 
 

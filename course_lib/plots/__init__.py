@@ -16,6 +16,7 @@ from course_lib.plots.charts import bars, drift, lines, losses, losses_beside, m
 from course_lib.plots.figures import INK, ON_COLOR, PALE, RED, Picture, color, ink_on, legend, new_figure, on_slides
 from course_lib.plots.placements import kinds, operators, products
 from course_lib.plots.serving import roofline, serving
+from course_lib.plots.survival import membership
 from course_lib.plots.trace.still import timeline
 from course_lib.utils import wording
 
@@ -35,6 +36,7 @@ __all__ = [
     "losses",
     "losses_beside",
     "magnitudes",
+    "membership",
     "memory",
     "memory_over_time",
     "operators",

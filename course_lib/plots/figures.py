@@ -144,13 +144,13 @@ def _shown_size(width: int, height: int) -> tuple[int, int]:
     return round(width * 0.72), round(height * 0.72)
 
 
-def new_figure(width: float, height: float, title: str, columns: int = 1, **kwargs):
-    """Make a matplotlib figure with a title, and its axes in a row."""
+def new_figure(width: float, height: float, title: str, columns: int = 1, rows: int = 1, **kwargs):
+    """Make a matplotlib figure with a title, and its axes, row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, fontsize=12, color=INK)
-    return figure, figure.subplots(1, columns, squeeze=False, **kwargs)[0]
+    return figure, figure.subplots(rows, columns, squeeze=False, **kwargs).ravel()
 
 
 def legend(title: str = "How to read the pictures of this course") -> Picture:

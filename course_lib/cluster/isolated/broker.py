@@ -31,6 +31,12 @@ Key            Value, and further keys                                    Meanin
 ``test``       number of a call                                           Asks for an answer as soon as the call is complete; needed for
                                                                           large sends only, as all other calls are answered anyway.
 ``gate``       true                                                       The rank has reached its next gate (`engine.traffic_gates`).
+``post``       the receiver, a world rank                                 A message of a `Messenger`, see `virtual_network`.
+               ``messenger``: the messenger's number                      Payload: the message.
+``take``       number of the request, unique on this rank                 The rank blocks until a message for this messenger is here, or
+               ``messenger``: the messenger's number                      until ``seconds`` after the first ``take`` of the same listen.
+               ``listen``: number of the listen
+               ``seconds``: a float
 =============  =========================================================  ==============================================================
 
 From the broker to a rank:
@@ -48,6 +54,8 @@ Key            Value, and further keys                                    Meanin
                and text, to be raised
 ``gate``       bytes sent, bytes required, the gate's number (0.0 if      Answers ``gate``.
                they are too few or too many), and perhaps the limit
+``took``       number of the request                                      Answers ``take``. Payload: the message.
+               ``source``: world rank, or -1: the time is over
 =============  =========================================================  ==============================================================
 
 A call is answered at most once: a collective when all ranks of the group have called it, a receive when a message matches, a send of at
@@ -57,19 +65,21 @@ a request that failed is not answered; a rank that waits for it gets an error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from course_lib.cluster import requests
 from course_lib.cluster.isolated import sanitize
 from course_lib.cluster.isolated.coordinator import Answer, Coordinator
 from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
 from course_lib.cluster.isolated.scheduler import RankScheduler
+from course_lib.cluster.isolated.virtual_network import HeldFrame
 from course_lib.collectives.transport.frames import MAX_HEADER_BYTES, FrameReader, encode_frame
 from course_lib.engine import serialization
 from course_lib.utils import wording
@@ -169,9 +179,20 @@ class Broker(threading.Thread):
                 self._read(key.data)
         while self._submitted:
             self._submitted.popleft()()
+        self._advance()
         self._deliver(self.coordinator.deadlocked(time.monotonic()))
         for frame in self.scheduler.next_frames(self.coordinator) if self.scheduler else ():
             self._transmit(*frame)
+
+    def _advance(self) -> None:
+        """Advance the messengers' network, and handle the frames of ranks whose silence is over."""
+        frames: list[HeldFrame] | None = None
+        while frames is None or frames:
+            answers, frames = self.coordinator.advance()
+            self._deliver(answers)
+            for rank, header, payload in frames:
+                with self._checking(rank):
+                    self._handle_frame(rank, header, payload)
 
     def _read(self, rank: int) -> None:
         try:
@@ -180,14 +201,20 @@ class Broker(threading.Thread):
             return
         except OSError:
             count = 0
-        try:
+        with self._checking(rank):
             if not count:
                 raise ProtocolViolation(CONNECTION_ENDED)
             while rank not in self.violations and (frame := self._frame(rank)):
                 self._handle_frame(rank, *frame)
+
+    @contextlib.contextmanager
+    def _checking(self, rank: int) -> Iterator[None]:
+        """Drop a rank whose frames are invalid: whatever a rank sends, the broker keeps running."""
+        try:
+            yield
         except ProtocolViolation as broken:
             self._drop_rank(rank, str(broken))
-        except Exception as error:  # whatever a rank sends, the broker keeps running
+        except Exception as error:
             self._drop_rank(rank, f"it sent a message that the broker could not handle ({type(error).__name__})")
 
     def _frame(self, rank: int) -> Frame | None:
@@ -205,6 +232,9 @@ class Broker(threading.Thread):
         return found, frame[1]
 
     def _handle_frame(self, rank: int, header: dict, payload: bytearray) -> None:
+        answers = []
+        if self.coordinator.network.holds(rank, header, payload):
+            return
         if "call" in header:
             answers = self.coordinator.call(rank, header, payload)
         elif "wait" in header:
@@ -213,7 +243,6 @@ class Broker(threading.Thread):
             answers = self.coordinator.test(rank, header["test"])
         elif "reply" in header:
             self._reply(rank, header["reply"], header.get("text"), payload)
-            answers = []
         elif "gate" in header:
             answers = [(rank, {"gate": self.coordinator.gate(rank)}, b"")]
         elif "ready" in header:
@@ -221,7 +250,10 @@ class Broker(threading.Thread):
                 raise ProtocolViolation("it reported twice that it is ready")
             self._ready.add(rank)
             self._on_ready(rank)
-            answers = []
+        elif "post" in header:
+            self.coordinator.post(rank, header, payload)
+        elif "take" in header:
+            self.coordinator.take(rank, header)
         else:
             raise ProtocolViolation("it sent a message that is neither a call nor a reply")
         if self.scheduler:

@@ -17,6 +17,7 @@ from course_lib.cluster.isolated.mailbox import EAGER_BYTES, Mailbox, PostedRece
 from course_lib.cluster.isolated.reference_collectives import ProtocolViolation, input_bytes, is_int_list, results
 from course_lib.cluster.isolated.rendezvous import Arrival, ArrivalTable, CollectiveKey
 from course_lib.cluster.isolated.traffic_counter import TrafficCounter
+from course_lib.cluster.isolated.virtual_network import HeldFrame, VirtualNetwork
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND, UNEVEN, WILDCARD
 from course_lib.collectives.deadlock.detector import Detector, find_deadlocked, rank_mask
@@ -101,10 +102,16 @@ class RankState:
 
 
 class Coordinator:
-    """Coordinates the calls of `size` ranks; runs in the broker's thread."""
+    """Coordinates the calls of `size` ranks; runs in the broker's thread.
+
+    Attributes
+    ----------
+    network : VirtualNetwork
+        Carries the messages of `Messenger`.
+    """
 
     def __init__(self, size: int):
-        self.size, self.round = size, 0
+        self.size, self.round, self.network = size, 0, VirtualNetwork(size)
         self._ranks = [RankState() for _ in range(size)]
         self._rendezvous, self._mailbox, self._detector = ArrivalTable(size), Mailbox(size), Detector(ISOLATED_CONFIRM_SECONDS)
         self._contexts: dict[tuple[int, ...], int] = {}  # the number of each group, by its ranks
@@ -136,6 +143,8 @@ class Coordinator:
             for it in self._ranks:
                 it.calls.clear()
             left = {}
+        if turn > self.round:
+            self.network.begin()
         self._mailbox.begin(rank)
         self._rendezvous.leave_all(rank)
         it = RankState(round=turn, targets=targets, busy=True, traffic=TrafficCounter(keep), gates=list(gates or []), calls=left)
@@ -310,6 +319,34 @@ class Coordinator:
         if it.waits == number:
             it.waits, it.state = None, COMPUTING
         return [(rank, {"answer": number, **(told or {})}, data)]
+
+    # Messages with deadlines.
+
+    def post(self, rank: int, header: dict, payload: bytes) -> None:
+        """Handle a ``post`` frame."""
+        to, messenger = header.get("post"), _number(header.get("messenger"))
+        if type(to) is not int or not 0 <= to < self.size or not self._ranks[rank].busy:
+            raise ProtocolViolation("it sent an invalid message")
+        self._ranks[rank].traffic.message(tuple(range(self.size)), -1, 0, payload, to == rank)
+        self._note(rank, "to", to, len(payload))
+        self.network.post(rank, to, messenger, bytes(payload))
+
+    def take(self, rank: int, header: dict) -> None:
+        """Handle a ``take`` frame."""
+        numbers, seconds = [_number(header.get(key)) for key in ("take", "messenger", "listen")], header.get("seconds")
+        if type(seconds) is not float or not self._ranks[rank].busy:
+            raise ProtocolViolation("it asked for a message in an invalid way")
+        self.network.take(rank, *numbers, seconds)
+
+    def advance(self) -> tuple[list[Answer], list[HeldFrame]]:
+        """Advance the network if all ranks are blocked or done; see `VirtualNetwork.advance`."""
+        present = [rank for rank in self._ranks if rank.round == self.round]
+        if sum(1 << r for r, rank in enumerate(self._ranks) if rank.round == self.round) & present[0].targets != present[0].targets:
+            return [], []  # one has not begun
+        for r, rank in enumerate(self._ranks):
+            if rank.busy and rank.waits is None and rank.state != GONE and not self.network.is_blocked(r):
+                return [], []
+        return self.network.advance()
 
     # Collectives.
 

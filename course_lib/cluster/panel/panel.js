@@ -16,6 +16,7 @@ const STYLE = `
 .course-panel td.symbol { text-align: center; font-weight: 700; border-radius: 0.3em; padding: 0; }
 .course-panel tr.computing td.symbol { background: #0072b2; color: white; }
 .course-panel tr.waits td.symbol { background: #e69f00; color: #222; }
+.course-panel tr.silent td.symbol { background: #999; color: #222; }
 .course-panel tr.raised td.symbol, .course-panel tr.gone td.symbol { background: #a00018; color: white; }
 .course-panel tr.unknown td.symbol { background: #cc79a7; color: #222; }
 .course-panel tr.waits td.what, .course-panel tr.raised td.what, .course-panel tr.gone td.what { font-weight: 600; }

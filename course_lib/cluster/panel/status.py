@@ -20,6 +20,7 @@ from course_lib.collectives.snapshot import (
     GONE,
     LOST,
     RAISED,
+    SILENT,
     WAITING,
     RankView,
     Snapshot,
@@ -27,8 +28,8 @@ from course_lib.collectives.snapshot import (
 from course_lib.utils import wording
 
 # Kinds of states, each with a symbol: none is told by its colour alone.
-SYMBOLS = {"computing": "▶", "waits": "‖", "resting": "○", "raised": "!", "gone": "✕", "unknown": "?"}
-RUNNING = ("computing", "waits")
+SYMBOLS = {"computing": "▶", "waits": "‖", "silent": "…", "resting": "○", "raised": "!", "gone": "✕", "unknown": "?"}
+RUNNING = ("computing", "waits", "silent")
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 MAX_TEXT = 200  # characters of what a rank says about itself
 
@@ -138,6 +139,8 @@ def _describe(view: RankView, snapshot: Snapshot, late: set[int], stall: str | N
         return "waits", f"waits in {stall}, which the course cannot look into", "waits in MPI"
     if state == COMPUTING and view.round:
         return "computing", "computing", "computing"
+    if state == SILENT:
+        return "silent", "silent on purpose: it stands still, and will go on", "silent"
     if state in (WAITING, DEADLOCK_RAISING):
         return _wait(view, len(snapshot.ranks))
     if state == DEADLOCKED:

@@ -46,7 +46,7 @@ from course_lib.collectives.deadlock.layout import (
     pair_offset,
     words,
 )
-from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, RAISED, WAITING
+from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, RAISED, SILENT, WAITING
 from course_lib.utils import host
 
 
@@ -153,6 +153,10 @@ class Board(BoardReader):
         """Announce that this rank no longer waits, and since when; after a long wait."""
         if self.mine[STATE] != COMPUTING or self.mine[STATE_SINCE] < self.mine[CALL_SINCE]:  # the latter after `resume`
             self.mine[STATE_SINCE], self.mine[STATE] = time.monotonic_ns(), COMPUTING
+
+    def fall_silent(self, silent: bool) -> None:
+        """Announce that this rank stands still, or that it goes on."""
+        self.mine[STATE_SINCE], self.mine[STATE] = time.monotonic_ns(), SILENT if silent else COMPUTING
 
     def pass_descriptor(self, path: str) -> None:
         """Pass the board's file, from rank 0, to the notebook's kernel, which listens at a Unix socket; not if machines have agents."""

@@ -1,15 +1,15 @@
 """Deadlock detector: a pure function from a snapshot of all ranks to the ranks that can never proceed.
 
 A rank blocked in a collective can proceed if every rank of the group has entered it or can still run; one blocked in a message, if one of
-the ranks that it waits for can still run. A rank can still run if it computes, if it was asked to run the cell but has not begun it, or if
-it is blocked and can itself proceed. The detector does not depend on where the snapshot comes from: the status board on one machine, the
-boards of several machines, or the coordinator of isolated ranks.
+the ranks that it waits for can still run. A rank can still run if it computes or is silent for a while, if it was asked to run the cell but
+has not begun it, or if it is blocked and can itself proceed. The detector does not depend on where the snapshot comes from: the status
+board on one machine, the boards of several machines, or the coordinator of isolated ranks.
 """
 
 from __future__ import annotations
 
 from course_lib.collectives.calls import RECV, SEND
-from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, IN_CALL, WAITING, RankView, Snapshot
+from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, IN_CALL, SILENT, WAITING, RankView, Snapshot
 
 CONFIRM_SECONDS = 0.25  # seconds for which a deadlock must be seen unchanged
 CONFIRM_LATE_SECONDS = 2.0  # the same if a rank that is waited for still runs: it may soon be deadlocked, too, and belong in the message
@@ -42,7 +42,7 @@ def find_deadlocked(snapshot: Snapshot) -> tuple[RankView, ...]:
     runnable = {
         v.rank
         for v in snapshot.ranks
-        if v.rank in late or (v.round == newest and v.state == COMPUTING) or (v.state == WAITING and v.released)
+        if v.rank in late or (v.round == newest and v.state in (COMPUTING, SILENT)) or (v.state == WAITING and v.released)
     }
     waiting = [v for v in snapshot.ranks if v.round == newest and v.state == WAITING]
     grew = True
@@ -110,7 +110,7 @@ class Detector:
         on = {
             v.rank
             for v in snapshot.ranks
-            if v.round == newest and (v.state == COMPUTING or (v.state == DEADLOCK_RAISING and v.rank in self._had_given_up))
+            if v.round == newest and (v.state in (COMPUTING, SILENT) or (v.state == DEADLOCK_RAISING and v.rank in self._had_given_up))
         }
         coming = [r for r in late | {r for r in on if not arrived >> r & 1} if wanted >> r & 1]
         return CONFIRM_LATE_SECONDS if coming else self._seconds

@@ -16,7 +16,7 @@ from course_lib.collectives.deadlock.detector import Detector
 from course_lib.collectives.deadlock.layout import ROUND, STATE, TARGETS
 from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.progress.operations import Operation, progress, progress_state, raise_interrupt
-from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOCKED, FINISHED, GONE, LOST, RAISED, WAITING
+from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOCKED, FINISHED, GONE, LOST, RAISED, SILENT, WAITING
 
 SPIN_SECONDS = 0.02  # seconds until a wait is shown on the board and starts to sleep, which leaves the core to ranks that compute
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 5e-5, 2e-3  # seconds between polls in a long wait
@@ -165,7 +165,7 @@ def drain() -> None:
     while progress():
         board.refresh()
         others = [r for r in range(board.size) if r != board.rank and mine[TARGETS] >> r & 1 and board.state(r) != LOST]
-        on = (COMPUTING, WAITING, DEADLOCK_RAISING)
+        on = (COMPUTING, WAITING, DEADLOCK_RAISING, SILENT)
         if not any(board.parts[r][ROUND] < mine[ROUND] or board.parts[r][STATE] in on for r in others):
             return
         time.sleep(1e-4 if not board.machines else MAX_SLEEP_SECONDS)

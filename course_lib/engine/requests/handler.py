@@ -1,7 +1,8 @@
 """Handler of the kernel's requests on a rank: run a cell or call a function, and reply.
 
 A request is a dict: "do" (a key of `ACTIONS`); "round", its number; "targets", the mask of the ranks that are asked; "epoch" (see
-`collectives.progress.operations`); "trace", the number of events to record (0: no trace); and the action's arguments. A reply is a dict:
+`collectives.progress.operations`); "trace", the number of events to record (0: no trace); "silences" (see
+`collectives.instrumentation.silences`); and the action's arguments. A reply is a dict:
 "outputs" (see `output.Outputs`), "error" (see `tracebacks.describe`, or None), "abandoned" and "sent", by which the kernel decides whether
 to begin a new epoch, "trace" (see `trace.Recorder.as_dict`), and the action's results.
 """
@@ -127,7 +128,7 @@ def _hello(request: dict) -> dict:
 def _cell(request: dict) -> dict:
     shell = get_ipython()
     with _round(request) as finish, capture_output(shell) as outputs, _named(shell.compile, request["label"]):
-        with _recording(request) as trace:
+        with _recording(request) as trace, _silences(request):
             result = shell.run_cell(request["source"], store_history=False)
         raised = result.error_before_exec or result.error_in_exec
         if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
@@ -146,7 +147,7 @@ def _call(request: dict) -> dict:
     looking = contextlib.nullcontext([]) if isolated.connection else record_wrong_groups()
     with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group:
         try:
-            with _recording(request) as trace:
+            with _recording(request) as trace, _silences(request):
                 traffic.reset()
                 traffic_gates.set_gates(request["gates"])
                 namespace = _unpacked(request) if request["source"] else shell.user_ns
@@ -271,6 +272,15 @@ def _recording(request: dict) -> Iterator[dict]:
             yield reply
     finally:
         reply["trace"] = recorder.as_dict() | {"offset": offset}
+
+
+def _silences(request: dict) -> contextlib.AbstractContextManager:
+    """Return a context manager in which this rank falls silent, if the request asks for it; inside a trace, which then shows it."""
+    if not request.get("silences"):
+        return contextlib.nullcontext()
+    from course_lib.collectives.instrumentation import silences
+
+    return silences.silences(request["silences"])
 
 
 @contextlib.contextmanager

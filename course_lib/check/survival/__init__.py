@@ -1,0 +1,1 @@
+"""Checks of training that goes on without silent ranks (part 37)."""

@@ -1,0 +1,337 @@
+"""Checks of part 37's `DiLoCo`, `hear` and `agree`; for `FaultTolerantDiLoCo` see `survival.training`.
+
+With isolated ranks, silences and deadlines are in virtual time (`cluster.isolated.virtual_network`), and every run of a right answer is the
+same whatever the machine does. With a student's ranks, both are real, and short: there, only what must hold at any speed is checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from course_lib import traffic
+from course_lib.check.groups import GroupCheck
+from course_lib.check.survival.on_ranks import Weights, agree_often, hear_rounds, make_optimizer, run_diloco
+from course_lib.check.survival.training import SurvivalCheck
+
+__all__ = ["AgreementCheck", "DiLoCoCheck", "SurvivalCheck"]
+
+NESTEROV = "SGD", dict(lr=0.7, momentum=0.9, nesterov=True)
+PATIENCE, LONG = 20.0, 1e4  # virtual seconds
+OTHER_BYTES = 4096  # of the groups that the check makes
+ALL = (0, 1, 2, 3)
+A, B, C = (0, 1, 2), (0, 1, 2, 3), (1, 2, 3)  # proposals, in ascending order
+Cut = tuple[list[set[int]], float]
+
+
+class DiLoCoCheck(GroupCheck):
+    """A `Check` of `DiLoCo`."""
+
+    def as_data_parallel(self) -> DiLoCoCheck:
+        """Check that with H = 1 and plain gradient descent it is data parallel training."""
+        return self.train(4, every=1, inner=("SGD", dict(lr=0.1)), outer=("SGD", dict(lr=1.0)))
+
+    def everything(self) -> DiLoCoCheck:
+        """Check all groups, dtypes and optimizers that a right answer must be able to deal with."""
+        self.as_data_parallel().traffic(2).traffic(5)
+        for size, every, dtype in ((4, 3, "float64"), (3, 2, "float32"), (2, 4, "float64"), (1, 2, "float64")):
+            self.train(size, every=every, dtype=dtype)
+            self.train(size, every=every, dtype=dtype, inner=("SGD", dict(lr=0.1, momentum=0.5)), outer=("SGD", dict(lr=0.5)))
+        return self
+
+    def train(
+        self, size: int, *, every: int, dtype: str = "float64", inner: tuple = ("Adam", dict(lr=0.05)), outer: tuple = NESTEROV
+    ) -> DiLoCoCheck:
+        """Check the parameters after each of some steps, in groups of `size`."""
+        groups, steps = self.groups(size), 3 * every + (every > 1)
+        found, given = self._run(groups, steps, every, dtype, inner, outer)
+        for group in groups:
+            self._compare([found[r] for r in group], [given[r] for r in group], group, every, inner, outer)
+        return self
+
+    def traffic(self, every: int) -> DiLoCoCheck:
+        """Check the bytes that each rank sends in four outer steps."""
+        _, given = self._run([list(ALL)], 4 * every, every, "float64", ("SGD", dict(lr=0.1)), NESTEROV, factor=40)
+        nbytes = sum(w.nbytes for w in given[0][0])
+        most = nbytes + 4 * traffic.wire_bytes("Allreduce", 4, nbytes) + OTHER_BYTES
+        for r, moved in enumerate(self.ranks.traffic):
+            self.sent(moved, most, name=f"DiLoCo with H = {every}", rank=r, cause="an exchange in every inner step")
+        return self
+
+    def _run(self, groups: list, steps: int, every: int, dtype: str, inner: tuple, outer: tuple, factor: int = 1) -> tuple[list, list]:
+        """Train on the ranks; return the results, and each rank's first parameters and gradients."""
+        rows, columns, length = self.sizes(3, 3, 9)
+        shapes = [(factor * rows, columns), (length,), (1,)]
+        self.case = f"H = {every}, inner {inner[0]}, outer learning rate {outer[1]['lr']:g}, {self.describe_groups(groups, dtype)}"
+        given = [[[np.asarray(self.random.standard_normal(shape), dtype) for shape in shapes] for _ in range(steps + 1)] for _ in range(4)]
+        given = [(arrays[0], arrays[1:]) for arrays in given]
+        settings = dict(every=every, inner=inner, outer=outer)
+        places = self.colors_and_keys(groups)
+        arguments = [dict(place=places[r], weights=given[r][0], grads=given[r][1], **settings) for r in range(4)]
+        return self.ranks.call(run_diloco, arguments, show=self.show), given
+
+    def _compare(self, found: list, given: list, group: list[int], every: int, inner: tuple, outer: tuple) -> None:
+        models = [Weights([w.copy() for w in given[0][0]]) for _ in group]
+        optimizers = [make_optimizer(inner[0], model.parameters(), inner[1]) for model in models]
+        last = Weights([w.copy() for w in given[0][0]])
+        outermost = make_optimizer(outer[0], last.parameters(), outer[1])
+        for step in range(len(given[0][1])):
+            for model, optimizer, (_, grads) in zip(models, optimizers, given, strict=True):
+                for p, grad in zip(model.parameters(), grads[step], strict=True):
+                    p.grad = grad.copy()
+                optimizer.step()
+            exchanged = (step + 1) % every == 0
+            if exchanged:
+                for i, p in enumerate(last.parameters()):
+                    p.grad = np.mean([p.data - model.parameters()[i].data for model in models], axis=0, dtype=p.data.dtype)
+                outermost.step()
+                for p, q in itertools.product(range(len(models)), range(len(last.parameters()))):
+                    models[p].parameters()[q].data[...] = last.parameters()[q].data
+            for i, r in enumerate(group):
+                self._compare_step(found[i][step], models[i], r, step, exchanged, found[0][step])
+
+    def _compare_step(self, got: list, model: Weights, r: int, step: int, exchanged: bool, first: list) -> None:
+        cause = (
+            "a difference to the rank's own weights, an outer step that does not start from the old ones, or old ones that are not a copy"
+        )
+        if not exchanged:
+            cause = "weights that did not start as rank 0's, or an inner optimizer that is not as the rank itself had left it"
+        for i, p in enumerate(model.parameters()):
+            name = f"parameter {i} after step {step + 1}"
+            rtol = 1e-4 if p.data.dtype == np.float32 else 1e-10
+            self.array(got[i], p.data, name=name, rank=r, rtol=rtol, scale=4.0, cause=cause)
+            if exchanged:
+                self.array(got[i], first[i], name=f"{name} (compared with the group's first rank)", rank=r, cause="a mean of its own")
+
+
+class AgreementCheck(GroupCheck):
+    """A `Check` of `hear` and `agree`."""
+
+    # Of `hear`.
+
+    def hear_all(self) -> AgreementCheck:
+        """Check three rounds in which all ranks are there."""
+        return self._hear("all ranks there", [(0, 0), (0, 1), (1, 0)], everyone=True, seconds=0.0)
+
+    def hear_without(self, rank: int) -> AgreementCheck:
+        """Check rounds in which one rank falls silent in its first message, for two and a half deadlines."""
+        return self._hear(f"rank {rank} silent", [(0, 0), (0, 1), (0, 2), (1, 0)], {rank: (2.5, 0)})
+
+    def rounds(self) -> AgreementCheck:
+        """Check rounds with silences of all kinds."""
+        keys = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+        self.hear_all()
+        for r in ALL:
+            others = [k for k in ALL if k != r]
+            without = {k: others for k in others}
+            self._hear(f"rank {r} silent all the time", keys, {r: (LONG, 0)}, exact=without)
+            self._hear(f"rank {r} silent for half a deadline", keys, {r: (0.5, 1)}, everyone=True, seconds=0.5)
+            for after in (1, 2, 4):
+                self._hear(f"rank {r} silent for 2.5 deadlines, after {after} messages", keys, {r: (2.5, after)})
+                self._hear(f"rank {r} silent, and no deadline", keys, {r: (2.5, after)}, deadline=0.0)
+            away = {k: (5.5, 0) for k in others[:2]}
+            self._hear(f"two ranks silent, and back in time: {sorted(away)}", keys, away, waits=5.5)
+            away = {k: (LONG, 0) for k in others[:2]}
+            self._hear(f"two ranks silent for too long: {sorted(away)}", keys, away, stuck=set(ALL) - set(away))
+        for size in (3, 2, 1):
+            self._hear(f"groups of {size}", keys, size=size, everyone=True, seconds=0.0)
+        return self
+
+    def _hear(
+        self,
+        case: str,
+        keys: list[tuple[int, int]],
+        silent: dict[int, tuple[float, int]] | None = None,
+        *,
+        size: int = 4,
+        deadline: float = 1.0,
+        everyone: bool = False,
+        exact: dict[int, list[int]] | None = None,
+        seconds: float | None = None,
+        waits: float = 0.0,
+        stuck: set[int] | None = None,
+    ) -> AgreementCheck:
+        """Check rounds of `hear`.
+
+        Parameters
+        ----------
+        silent : dict of int to (float, int)
+            Ranks that fall silent: for how many deadlines, and after how many messages.
+        everyone : bool
+            Whether all must be heard, in every round.
+        exact : dict of int to list of int
+            Whom these ranks must hear.
+        seconds : float
+            What the virtual clock must show in the end.
+        waits : float
+            What it must show at least.
+        stuck : set of int
+            Ranks that must get a TimeoutError.
+        """
+        groups, isolated = [list(ALL)] if size == 4 else self.groups(size), self.ranks.isolated
+        self.case = case
+        unit = 1.0 if isolated else 0.25
+        for r, (length, after) in (silent or {}).items():
+            self._plan(r, length * unit, after)
+        values = [[self.random.standard_normal(3) for _ in keys] for _ in ALL]
+        places, enough = self.colors_and_keys(groups), {r: 2 * len(group) // 3 + 1 for group in groups for r in group}
+        common = dict(keys=keys, deadline=deadline * unit, patience=PATIENCE if isolated else 5.0)
+        arguments = [dict(place=places[r], values=values[r], enough=enough[r], **common) for r in ALL]
+        found = self.ranks.call(hear_rounds, arguments, show=self.show, limit=30.0)
+        for group in groups:
+            for i, r in enumerate(group):
+                self._heard(found[r], r, i, keys, [values[k] for k in group], enough[r], stuck or set(), silent or {})
+                for key, heard in zip(keys, found[r], strict=False) if isolated else ():
+                    wanted = list(range(len(group))) if everyone else (exact or {}).get(r)
+                    if wanted is not None and sorted(heard) != wanted:
+                        cause = "a round that ends before the deadline, or a message of a later round that is thrown away"
+                        self.fail(f"in round {key}, rank {r} hears {sorted(heard)}, expected {wanted}", cause)
+        if isolated:
+            self._clock(seconds, waits)
+        return self
+
+    def _plan(self, rank: int, seconds: float, after: int, mark: int = 1) -> None:
+        """Plan a silence: instead of message number `after` of a turn of the check's loop; with real ranks, roughly then."""
+        if self.ranks.isolated:
+            self.ranks.isolated.broker.coordinator.network.plan_silence(rank, seconds, after, mark)
+        else:
+            self.ranks.silence(rank, seconds, after + 4)  # the check's two messengers, their group, and the mark
+
+    def _clock(self, seconds: float | None, waits: float) -> None:
+        now = self.ranks.isolated.broker.coordinator.network.now
+        if seconds is not None and now > seconds:
+            self.fail("ranks wait although all have been heard", "a loop over listen without a break: it ends when the time is over")
+        if now < waits:
+            self.fail("ranks do not wait until enough are there", "a loop that ends at the deadline")
+
+    def _heard(
+        self, found: object, r: int, place: int, keys: list, values: list, enough: int, stuck: set[int], silent: dict[int, object]
+    ) -> None:
+        """Check what one rank has heard in all rounds."""
+        if r in stuck:
+            if found != ["TimeoutError"]:
+                cause = "too few ranks that are taken for enough, or a wait that never ends"
+                self.fail(f"rank {r} cannot hear enough ranks, and does not raise TimeoutError", cause)
+            return
+        for number, key in enumerate(keys):
+            heard = found[number] if number < len(found) else None
+            if heard == "TimeoutError" and (r in silent or stuck):
+                return
+            if not isinstance(heard, dict) or heard == "TimeoutError":
+                self.fail(f"in round {key}, hear returns {heard!r} on rank {r}", "a message that was thrown away, or a missing return")
+            if not set(heard) <= set(range(len(values))) or place not in heard or len(heard) < enough:
+                cause = "the own value, which counts, too; or a round that ends before enough are heard"
+                self.fail(f"in round {key}, rank {r} hears {sorted(heard)}; {enough} are enough, with itself", cause)
+            for source, value in heard.items():
+                stale = {f"its value of round {k}": values[source][i] for i, k in enumerate(keys) if k != key}
+                name = f"what is heard of rank {source} in round {key}"
+                cause = "a message of another round: compare its key"
+                self.array(value, values[source][number], name=name, rank=r, cause=cause, instead=stale if self.show else None)
+
+    # Of `agree`.
+
+    def agree_on(self, steps: int) -> AgreementCheck:
+        """Check some steps with different proposals, with all ranks there."""
+        proposals = [[[A, B][int(self.random.integers(2))] for _ in ALL] for _ in range(steps)]
+        return self._agree("all ranks there", proposals)
+
+    def agree_without(self, rank: int) -> AgreementCheck:
+        """Check steps in which one rank falls silent in the middle of its messages."""
+        return self._agree(f"rank {rank} silent", [[B, A, A, B], [B] * 4, [A, B, A, A]], {rank: [(1.2, 1, 1)]})
+
+    def agreements(self) -> AgreementCheck:
+        """Check agreements with silences and held-up messages of all kinds."""
+        self._agree("all ranks there, one proposal", [[B] * 4, [A] * 4], seconds=0.0)
+        self._agree("four proposals", [[(r,) for r in self.random.permutation(4).tolist()]])
+        for pair in itertools.permutations(ALL, 2):  # they do not hear each other, and begin with different proposals
+            third, fourth = [r for r in ALL if r not in pair]
+            for split in ({pair[0], third}, {pair[0], fourth}, {pair[0]}, {pair[0], third, fourth}):
+                proposals = [[A if r in split else C for r in ALL], [B] * 4]
+                self._agree(f"no messages between ranks {pair[0]} and {pair[1]}", proposals, cut=([{pair[0]}, {pair[1]}], LONG))
+        for r in ALL:
+            for after in range(11):
+                proposals = [[B if k in (r, (r + 1) % 4) else A for k in ALL], [A if k == r else C for k in ALL], [B] * 4]
+                self._agree(f"rank {r} silent after {after} messages", proposals, {r: [(3.5, after, 1)]})
+            # Rank r is back while the others cannot go on without it.
+            other = (r + 1 + int(self.random.integers(3))) % 4
+            plan = {r: [(2.5, 1, 1)], other: [(5.5, 0, 2)]}
+            self._agree(f"first rank {r} silent, then rank {other}", [[A if k == r else B for k in ALL], [A, B, A, B], [C] * 4], plan)
+        for pair in itertools.combinations(ALL, 2):
+            others, mixed = set(ALL) - set(pair), [[B if r in pair else A for r in ALL], [A] * 4]
+            self._agree(f"ranks {pair} silent", mixed, {r: [(5.5, 1, 1)] for r in pair})
+            self._agree(f"ranks {pair} cut off for a while", mixed, cut=([set(pair), others], 5.5))
+            self._agree(f"ranks {pair} cut off", mixed, cut=([set(pair), others], LONG), stuck=set(ALL))
+        for r in ALL:
+            self._agree(f"rank {r} cut off", [[A] * 4, [A, B, A, B]], cut=([{r}, set(ALL) - {r}], LONG), stuck={r})
+        for order in itertools.permutations((0, 1, 2)):  # of three ranks, all are needed
+            ends = {order[0], order[2]}
+            proposals = [[C if r == order[2] else A for r in ALL]], [[A if r == order[2] else C for r in ALL]]
+            for proposal in proposals:
+                self._agree("three ranks, two of them cut off from each other", proposal, cut=([{order[0]}, {order[2]}], LONG), three=ends)
+        return self
+
+    def _agree(
+        self,
+        case: str,
+        proposals: list[list[tuple]],
+        silent: dict[int, list[tuple[float, int, int]]] | None = None,
+        *,
+        cut: Cut | None = None,
+        stuck: set[int] | None = None,
+        seconds: float = math.inf,
+        three: set[int] | None = None,
+    ) -> AgreementCheck:
+        """Check `agree` for some steps: `proposals` by step and rank.
+
+        Parameters
+        ----------
+        silent : dict of int to list of (float, int, int)
+            By rank, silences: seconds, after how many messages, of which step, from 1.
+        cut : (list of set of int, float), optional
+            Ranks between which no messages arrive, and until when.
+        stuck : set of int
+            Ranks that must get a TimeoutError, or no answer.
+        three : set of int
+            Only ranks 0 to 2 take part; these two must not get an answer unless it is the third's.
+        """
+        self.case, silent, stuck = case, silent or {}, stuck or set()
+        isolated = self.ranks.isolated
+        for r, plan in silent.items():
+            for length, after, mark in plan:
+                self._plan(r, length, after, mark)
+        if cut:
+            isolated.broker.coordinator.network.plan_partition(*cut)
+        place = [(0, 0), (0, 1), (0, 2), (1, 0)] if three else [(0, r) for r in ALL]
+        patience = PATIENCE if isolated else 5.0
+        arguments = [dict(place=place[r], proposals=[step[r] for step in proposals], patience=patience) for r in ALL]
+        found = self.ranks.call(agree_often, arguments, show=self.show, limit=30.0)
+        members = [0, 1, 2] if three else list(ALL)
+        for step, proposed in enumerate(proposals):
+            answers = {r: found[r][step] for r in members if step < len(found[r]) and found[r][step] not in (None, "TimeoutError")}
+            self._same({r: _hashable(answer) for r, answer in answers.items()}, [proposed[r] for r in members], step)
+            for r in set(members) - set(silent) - stuck - (three or set()):
+                if r not in answers and isolated and not three:
+                    cause = "a rank that has decided and says nothing more, or a proposal that flips back and forth"
+                    self.fail(f"rank {r} gets no answer in step {step}, although enough ranks are there", cause)
+            if wrong := stuck & answers.keys():
+                self.fail(
+                    f"rank {min(wrong)} gets an answer in step {step}, without a majority", "fewer ranks than enough, taken for enough"
+                )
+        if isolated and isolated.broker.coordinator.network.now > seconds:
+            self.fail("ranks wait although enough are there", "a deadline where there should be none")
+        return self
+
+    def _same(self, answers: dict[int, object], proposed: list[tuple], step: int) -> None:
+        for r, answer in answers.items():
+            if answer not in proposed:
+                self.fail(f"agree returns {answer!r} on rank {r} in step {step}, which no rank has proposed", "a vote of another step")
+        if len(set(answers.values())) > 1:
+            said = "; ".join(f"rank {r}: {answer}" for r, answer in answers.items()) if self.show else "they differ"
+            cause = "a decision after too few equal votes, or a rank that does not take over the most frequent one"
+            self.fail(f"the ranks do not agree in step {step}: {said}", cause)
+
+
+def _hashable(answer: object) -> object:
+    return tuple(answer) if isinstance(answer, (list, tuple)) else repr(answer)

@@ -1,0 +1,270 @@
+"""Check of part 37's `FaultTolerantDiLoCo`: each rank's turns against the same training in one process.
+
+What ranks return is checked turn by turn: a turn that counted must end where the mean of exactly the agreed differences leads to, each of
+which is computed here from that rank's state at the start of its turn; and a rank that copied must have a peer's state, bit for bit.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+
+import numpy as np
+
+from course_lib.autograd import SGD
+from course_lib.check.groups import GroupCheck
+from course_lib.check.survival.on_ranks import Weights, build_replica, snapshot, train_on
+
+ALL = (0, 1, 2, 3)
+LONG = 1e4  # virtual seconds
+RTOL = 1e-9
+Silences = dict[int, list[tuple[float, int, int]]]  # by rank: seconds, after how many messages, in which turn from 1
+
+
+class SurvivalCheck(GroupCheck):
+    """A `Check` of `FaultTolerantDiLoCo`."""
+
+    # Visible, with real silences.
+
+    def undisturbed(self) -> SurvivalCheck:
+        """Check a run in which nobody is silent."""
+        return self._run("all ranks there", {}, steps=4, seconds=0.0)
+
+    def silent(self, rank: int) -> SurvivalCheck:
+        """Check a run in which one rank is silent for several steps."""
+        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=8, home=set(ALL) if self.ranks.isolated else set())
+
+    # Hidden.
+
+    def survivors(self) -> SurvivalCheck:
+        """Check those who are never silent, whatever happens to the others."""
+        self.undisturbed()
+        for r in ALL:
+            self._run(f"rank {r} silent from step 1 on", {r: [(LONG, 0, 2)]}, steps=3)
+            for after in self._places(r) + ((1, 2) if r % 2 == 0 else ()):
+                self._run(f"rank {r} silent in step 1, after {after} messages", {r: [(2.5, after, 2)]}, steps=4)
+        for pair, after in zip(itertools.combinations(ALL, 2), (1, 4, 8, 2, 5, 0), strict=True):
+            self._run(f"ranks {pair} silent in step 1", {r: [(5.5, after, 2)] for r in pair}, steps=3)
+            sides = [set(pair), set(ALL) - set(pair)]
+            self._run(f"ranks {pair} cut off", {}, steps=2, cut=(sides, LONG), stuck=set(ALL))
+            self._run(f"ranks {pair} cut off for a while", {}, steps=3, cut=(sides, 5.5))
+        return self
+
+    def returns(self) -> SurvivalCheck:
+        """Check those who come back: from each place in a step, twice, right after joining, and while another rank falls silent."""
+        for r in ALL:
+            for after in self._places(r):
+                self._run(f"rank {r} silent, after {after} messages", {r: [(3.7, after, 2)]}, steps=7, home=set(ALL), copies={r})
+            other = (r + 1 + int(self.random.integers(3))) % 4
+            self._run(f"rank {r} silent twice", {r: [(3.7, 1, 2), (4.3, 0, 4)]}, steps=12, home=set(ALL))
+            plan = {r: [(3.7, 0, 2), (4.3, r, 4)]}
+            self._run(f"rank {r} silent again right after it has joined", plan, steps=11, home=set(ALL))
+            plan = {r: [(3.7, 1, 2)], other: [(6.3, (0, 13, 2, 1)[r], 5)]}
+            self._run(f"rank {other} silent when rank {r} comes back", plan, steps=9, home=set(ALL))
+        for pair in ((0, 1), (2, 0), (3, 2), (1, 3)):
+            plan = {pair[0]: [(5.5, 2, 2)], pair[1]: [(7.5, 1, 3)]}
+            self._run(f"ranks {pair} silent, one after the other", plan, steps=8, home=set(ALL))
+        return self
+
+    @staticmethod
+    def _places(rank: int) -> tuple[int, ...]:
+        """Return after how many messages of a step a rank falls silent: in the exchange, in each round, or after it has decided."""
+        return (0, 4, 9) if rank % 2 else (1, 7, 10)
+
+    # One run.
+
+    def _run(
+        self,
+        case: str,
+        silent: Silences,
+        *,
+        steps: int,
+        home: set[int] | None = None,
+        cut: tuple | None = None,
+        stuck: set[int] | None = None,
+        copies: set[int] | None = None,
+        seconds: float | None = None,
+    ) -> SurvivalCheck:
+        """Train on the ranks, and check every turn.
+
+        Parameters
+        ----------
+        home : set of int
+            Ranks that must have completed all steps in the end; by default, those that are never silent.
+        cut : (list of set of int, float), optional
+            Ranks between which no messages arrive, and until when.
+        stuck : set of int
+            Ranks that must not complete a step.
+        copies : set of int
+            Ranks that must copy a state.
+        seconds : float, optional
+            What the virtual clock must show before ranks wait for late ones.
+        """
+        self.case, isolated = case, self.ranks.isolated
+        inputs, hidden, classes = self.sizes(3, 3, 7)
+        shapes = (inputs, hidden), (hidden,), (hidden, classes), (classes,)
+        count = self.sizes(1, 50, 70)[0]
+        self._settings = dict(
+            weights=[self.random.standard_normal(shape) for shape in shapes],
+            x=self.random.standard_normal((count, inputs)),
+            y=self.random.integers(classes, size=count),
+            every=2,
+            batch=3,
+            seed=int(self.random.integers(1 << 30)),
+        )
+        for r, plan in silent.items():
+            for length, after, turn in plan:
+                if isolated:
+                    isolated.broker.coordinator.network.plan_silence(r, length, after, turn)
+                else:
+                    self.ranks.silence(r, length, 2 + turn + 12 * (turn - 1) + after)
+        if cut:
+            isolated.broker.coordinator.network.plan_partition(*cut)
+        times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=0.2, patience=5.0, linger=0.7)
+        found = self.ranks.call(train_on, dict(settings=self._settings, steps=steps, **times), show=self.show, limit=30.0)
+        if isolated and seconds is not None and isolated.broker.coordinator.network.now > seconds + times["linger"]:
+            self.fail("ranks wait although all are there", "a deadline where there should be none")
+        self._check(found, steps)
+        for r in copies or ():
+            if all(who is not None for _, _, who, *_ in (turn for turn in found[r] if len(turn) > 2)):
+                cause = "a rank that does not look whether the others are in a later step already"
+                self.fail(f"rank {r} is away for several steps, and then takes each of them by itself instead of copying a state", cause)
+        for r in ALL if isolated else ():
+            last = found[r][-1][3] if len(found[r][-1]) > 2 else found[r][-1][0]
+            self._ends(r, last, steps, r in (stuck or ()), r in (set(ALL) - set(silent) - (stuck or set()) if home is None else home))
+            if r not in silent and not cut and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
+                self._in_all(r, found[r])
+        return self
+
+    def _ends(self, r: int, last: int, steps: int, stuck: bool, home: bool) -> None:
+        if stuck and last:
+            self.fail(f"rank {r} goes on without a majority", "half of the ranks, taken for enough")
+        if home and last < steps:
+            cause = "a rank that waits for one that waits for it; a message that was thrown away; or a joining rank that gets no answer"
+            self.fail(f"rank {r} has completed {last} of {steps} steps", cause)
+
+    def _in_all(self, r: int, turns: list) -> None:
+        """Check that a rank that was never silent was in each of its steps."""
+        for step, _, who, *_ in (turn for turn in turns if len(turn) > 2):
+            if who is None or r not in who:
+                cause = "a difference that was thrown away, or a rank that takes itself for one that is behind"
+                self.fail(f"rank {r}, which is never silent, is not in step {step}", cause)
+
+    def _check(self, found: list, steps: int) -> None:
+        """Check all turns of all ranks."""
+        self._starts: list[dict[int, dict]] = [{} for _ in ALL]  # by rank and step: the state
+        self._after: dict[tuple[int, int], tuple] = {}  # by rank and step: the difference, and the replica after its own steps
+        decided: dict[int, tuple] = {}
+        for r, turns in enumerate(found):
+            before = snapshot(build_replica(r, 4, **self._settings))
+            for turn in turns:
+                name = f"the state at the start of turn {turn[0]}"
+                self._equal(turn[1], before, name, r, "a change of the replica outside of outer_step")
+                self._starts[r][turn[0]] = turn[1]
+                before = turn[4] if len(turn) > 2 else None
+        for r, turns in enumerate(found):
+            for step, _, who, next_step, _ in (turn for turn in turns if len(turn) > 2):
+                if who is None:
+                    continue
+                who = self._who(who, r, step)
+                if next_step != step + 1:
+                    self.fail(f"after step {step}, the step on rank {r} is {next_step}", "a step that was not counted, or counted twice")
+                if decided.setdefault(step, who) != who:
+                    self.fail(f"the ranks do not agree who was in step {step}", "two ways to decide, or an answer from another step")
+        for r, turns in enumerate(found):
+            for turn in (turn for turn in turns if len(turn) > 2):
+                if turn[2] is None:
+                    self._copied(r, turn, found, steps)
+                else:
+                    self._counted(r, turn, decided[turn[0]])
+
+    def _who(self, who: object, r: int, step: int) -> tuple[int, ...]:
+        fits = isinstance(who, (tuple, list)) and all(type(k) is int and k in ALL for k in who)
+        if not fits or not who or list(who) != sorted(set(who)):
+            self.fail(
+                f"outer_step returns {who!r} on rank {r} in step {step}; expected ranks in ascending order, or None", "a missing return"
+            )
+        return tuple(who)
+
+    def _trained(self, r: int, step: int) -> tuple[list[np.ndarray], dict]:
+        """Return a rank's differences in a step, and its state after the inner steps."""
+        if (r, step) not in self._after:
+            if step not in self._starts[r]:
+                self.fail(f"rank {r} is in step {step}, which it has not trained", "a difference of an earlier step")
+            start = self._starts[r][step]
+            replica = build_replica(r, 4, **self._settings)
+            for p, weight in zip(replica.model.parameters(), start["weights"], strict=True):
+                p.data[...] = weight
+            replica.inner.state = {int(i): (t, m.copy(), v.copy()) for i, (t, m, v) in start["inner"].items()}
+            replica.position = step * 4 * replica.every * replica.batch
+            replica.random.bit_generator.state = ast.literal_eval(start["random"][:1000])
+            replica.inner_steps()
+            state = snapshot(replica)
+            self._after[r, step] = [a - b for a, b in zip(start["weights"], state["weights"], strict=True)], state
+        return self._after[r, step]
+
+    def _counted(self, r: int, turn: list, who: tuple[int, ...]) -> None:
+        """Check a turn that ended with an outer step."""
+        step, start, _, _, after = turn
+        model = Weights([w.copy() for w in start["weights"]])
+        outer = SGD(model.parameters(), 0.7, momentum=0.9, nesterov=True)
+        outer.velocity = {int(i): v.copy() for i, v in start["outer"].items()}
+        differences = [self._trained(k, step)[0] for k in who]
+        for i, p in enumerate(model.parameters()):
+            p.grad = np.mean([d[i] for d in differences], axis=0)
+        outer.step()
+        cause = f"not the mean of the differences of {list(who)}, a difference of another step, or samples that were trained before"
+        for i, p in enumerate(model.parameters()):
+            name = f"parameter {i} after step {step}"
+            self.array(after["weights"][i], p.data, name=name, rank=r, rtol=RTOL, scale=4.0, cause=cause)
+            want = outer.velocity[i]
+            velocity = after["outer"].get(str(i))
+            self.array(velocity, want, name=f"velocity {i} after step {step}", rank=r, rtol=RTOL, scale=4.0, cause="an outer optimizer")
+        own = self._trained(r, step)[1]
+        if after["position"] != own["position"]:
+            cause = "a rank that has come back and goes on from its own old position: samples are trained twice"
+            self.fail(f"after step {step}, the position on rank {r} is {after['position']}, expected {own['position']}", cause)
+        for name in ("inner", "random"):
+            self._equal({name: after[name]}, {name: own[name]}, f"the rank's own state after step {step}", r, "a copy where none is needed")
+        peers = [k for k in ALL if step + 1 in self._starts[k] and self._starts[k][step + 1]["position"] == after["position"]]
+        for k in peers:
+            shared = {name: self._starts[k][step + 1][name] for name in ("weights", "outer")}
+            name = f"the state after step {step} (compared with rank {k})"
+            self._equal({name: after[name] for name in shared}, shared, name, r, "a sum in another order on each rank")
+
+    def _copied(self, r: int, turn: list, found: list, steps: int) -> None:
+        """Check a turn in which the rank copied a state."""
+        step, _, _, next_step, after = turn
+        if next_step <= step:
+            self.fail(f"rank {r} copies the state of step {next_step} in step {step}", "a peer that is no further")
+        choices = [self._starts[k][next_step] for k in ALL if k != r and next_step in self._starts[k]]
+        if next_step == steps:
+            choices += [turns[-1][4] for k, turns in enumerate(found) if k != r and len(turns[-1]) > 2 and turns[-1][3] == steps]
+        if not choices:
+            self.fail(f"rank {r} goes on with step {next_step}, in which no rank has been", "a step that is not the peer's")
+        problems = [_difference(after, choice) for choice in choices]
+        if all(problems):
+            name = min(problems, key=lambda one: list(after).index(one))
+            name = max(problems, key=lambda one: list(after).index(one)) if name == "weights" and len(set(problems)) > 1 else name
+            said = {"weights": "model's weights", "inner": "inner optimizer", "outer": "outer optimizer"}.get(name, name)
+            cause = "not copied, copied as it was in the middle of the peer's step, or shared instead of copied"
+            self.fail(f"rank {r} has copied a peer's state before step {next_step}, but its {said} is not the peer's", cause)
+
+    def _equal(self, got: object, want: dict | None, name: str, rank: int, cause: str) -> None:
+        if want is not None and (different := _difference(got, want)):
+            self.fail(f"{name} on rank {rank} is not what it should be ({different})", cause)
+
+
+def _difference(got: object, want: dict) -> str:
+    """Return the name of the first part of a state that is not equal bit for bit; empty if there is none."""
+    return next((name for name in want if not _same(got[name], want[name])), "")
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(b, np.ndarray):
+        return isinstance(a, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b, equal_nan=True)
+    if isinstance(b, dict):
+        return isinstance(a, dict) and a.keys() == b.keys() and all(_same(a[key], b[key]) for key in b)
+    if isinstance(b, (list, tuple)):
+        return isinstance(a, (list, tuple)) and len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
