@@ -36,7 +36,7 @@ everyone = Communicator()
 # on. A rank **falls silent**: its machine hangs, or its network is down. It does not know that, and may be back any moment. Here it is rank
 # 2. What do the others do?
 
-# %% A rank falls silent tags=["slide"]
+# %% Draw a silent rank tags=["slide"]
 ranks.silence(2, seconds=0.5)
 with ranks.trace("A barrier, and a silent rank"):
     ranks.run("everyone.Barrier()")
@@ -54,7 +54,7 @@ with ranks.trace("A barrier, and a silent rank"):
 # %% Exercise: DiLoCo tags=["exercise", "slide-50"]
 # %%px
 class DiLoCo:
-    """Train with an exchange every few steps; all start with the parameters of rank 0."""
+    """Train with an exchange every few steps; all start as rank 0."""
 
     def __init__(self, model, inner, outer, every, comm):
         self.inner, self.outer, self.every, self.comm = inner, outer, every, comm
@@ -66,7 +66,7 @@ class DiLoCo:
         ### END SOLUTION
 
     def step(self):
-        """Take an inner step with the gradients that are there, and perhaps an outer step."""
+        """Take an inner step with the gradients; after `every` ones, an outer step."""
         ### BEGIN SOLUTION
         self.inner.step()
         self.count += 1
@@ -118,9 +118,9 @@ ranks.call(greet)
 def hear(mail, key, value, enough, deadline, patience):
     """Send a value to all others, and return what is heard: {rank: value}.
 
-    The own value is among them, and counts. Ends at once when all ranks are heard; after
-    `deadline` seconds, as soon as `enough` are. TimeoutError if there are not enough
-    after `patience` more seconds. The messages' topic is "round".
+    The own value is among them, and counts. Ends at once when all ranks are heard;
+    after `deadline` seconds, as soon as `enough` are. TimeoutError if there are not
+    enough after `patience` more seconds. The messages' topic is "round".
     """
     ### BEGIN SOLUTION
     mail.send_all("round", key, value)
@@ -160,7 +160,7 @@ AgreementCheck("hear", ranks).hear_all().hear_without(2).passed()
 # %% Exercise: agree tags=["exercise", "slide-50"]
 # %%px
 def agree(mail, step, proposal, patience):
-    """Agree on one of the ranks' proposals, tuples of int; returns the same on all ranks.
+    """Agree on one of the ranks' proposals, tuples of int: the same on all ranks.
 
     Rounds (step, 2), (step, 3), ..., with a deadline of 0: each ends with enough ranks.
     """
@@ -198,8 +198,8 @@ AgreementCheck("agree", ranks).agree_on(3).agree_without(1).passed()
 class FaultTolerantDiLoCo:
     """DiLoCo that goes on without silent ranks, and lets them come back.
 
-    The replica has a `model`; `inner`, an Adam with a dict `state`; `outer`, an SGD with a
-    dict `velocity`; `position`; `random`, a Generator. `step` counts outer steps.
+    The replica has `model`; `inner`, an Adam with a dict `state`; `outer`, an SGD with
+    a dict `velocity`; `position`; `random`, a Generator. `step` counts outer steps.
     """
 
     def __init__(self, replica, mail, deadline, patience):

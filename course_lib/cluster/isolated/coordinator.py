@@ -210,6 +210,7 @@ class Coordinator:
         else:
             it.state, it.text = RAISED if raised else FINISHED, raised[:200]
         it.busy, it.waits = False, None
+        self.network.note("replies", rank)
 
     def mark_gone(self, rank: int) -> None:
         """Mark a rank as ended: its process has exited, or it was dropped."""

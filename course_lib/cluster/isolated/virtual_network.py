@@ -20,7 +20,7 @@ from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
 from course_lib.collectives.calls import RECV
 
 HeldFrame = tuple[int, dict, bytes]  # a rank, and a frame that it has sent
-MAX_LISTEN_SECONDS = 1e6
+MAX_LISTEN_SECONDS, MAX_LOG = 1e6, 100_000
 
 
 class Partition(NamedTuple):
@@ -65,7 +65,7 @@ class VirtualNetwork:
     silent : dict of int to float
         The ranks that are silent, and until when.
     log : list of (float, str, int, int, int)
-        What has happened in this request: time; "sends", "silent" or "back"; the rank; the receiver, or -1; bytes.
+        What has happened in this request: time; "sends", "silent", "back" or "replies"; the rank; the receiver, or -1; bytes.
     """
 
     def __init__(self, size: int):
@@ -102,6 +102,11 @@ class VirtualNetwork:
         self._silences = {rank: sorted(plan) for rank, plan in self._planned.items()}
         self._partitions, self._planned, self._planned_partitions = self._planned_partitions, defaultdict(list), []
 
+    def note(self, what: str, rank: int, to: int = -1, nbytes: int = 0) -> None:
+        """Note in `log` that something has happened."""
+        if len(self.log) < MAX_LOG:
+            self.log.append((self.now, what, rank, to, nbytes))
+
     # Frames from ranks.
 
     def holds(self, rank: int, header: dict, payload: bytes) -> bool:
@@ -115,7 +120,7 @@ class VirtualNetwork:
                 self._sends[rank] = 0
             elif planned and (self._marks[rank], self._sends[rank]) >= planned[0][:2]:
                 self.silent[rank] = self.now + planned.pop(0)[2]
-                self.log.append((self.now, "silent", rank, -1, 0))
+                self.note("silent", rank)
             else:
                 self._sends[rank] += 1
         if rank in self.silent:
@@ -138,7 +143,7 @@ class VirtualNetwork:
             if partition.separates(rank, to) and partition.begin <= self.now < partition.end:
                 ready = max(ready, partition.end)
         self._to[to].append(Letter(ready, self._burst, rank, self._count, messenger, data))
-        self.log.append((self.now, "sends", rank, to, len(data)))
+        self.note("sends", rank, to, len(data))
 
     def take(self, rank: int, number: int, messenger: int, listen: int, seconds: float) -> None:
         """Handle a ``take`` frame: the rank waits for a message until `seconds` after the first take of the same listen."""
@@ -202,5 +207,5 @@ class VirtualNetwork:
 
     def _wake(self, rank: int) -> list[HeldFrame]:
         del self.silent[rank]
-        self.log.append((self.now, "back", rank, -1, 0))
+        self.note("back", rank)
         return [(rank, *frame) for frame in self._held.pop(rank, [])]

@@ -1,0 +1,735 @@
+"""Answers to part 37: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.authoring.answers import changes, loses, right
+
+# What stands in the solution, and several change.
+AVERAGE = """
+            p.grad = np.empty_like(start)
+            self.comm.Allreduce(start - p.data, p.grad)
+            p.grad /= self.comm.Get_size()
+"""
+BCAST = """
+        for p in self.params:
+            comm.Bcast(p.data, root=0)
+"""
+COUNT = """
+        self.count += 1
+        if self.count % self.every:
+            return
+"""
+MATCH = """
+            if message.key == key:
+                heard[message.source] = message.value
+            elif message.key > key:
+                mail.keep(message)
+"""
+RAISE = '    raise TimeoutError(f"rank {mail.rank} hears only {sorted(heard)} in round {key}")'
+ADOPT = """
+        proposal = min(votes, key=lambda vote: (-votes.count(vote), vote))
+"""
+DECIDE = "        if votes.count(proposal) >= enough:"
+HELP = """
+            mail.send_all("round", (step, number + 1), proposal)
+"""
+ANSWER = """
+        mail.on("join", lambda m: mail.send(m.source, "state", self.step, self.saved))
+"""
+LOOK = """
+        here = list(mail.listen("round", 0))
+        list(map(mail.keep, here))
+        if any(m.key[0] > step for m in here):
+            return self.join()
+"""
+AGREE = """
+        who = agree(mail, step, common, self.patience)
+"""
+MEAN = "            p.grad = sum(have[r][i] for r in who) / len(who)"
+WITHOUT = """
+        if not set(who) <= set(have):
+            return self.join()
+"""
+
+
+@right
+@changes(
+    AVERAGE,
+    """
+            p.grad = start - p.data
+            self.comm.Allreduce(MPI.IN_PLACE, p.grad)
+            p.grad = (p.grad / self.comm.Get_size()).astype(start.dtype)
+""",
+    "        self.inner, self.outer",
+    "        global MPI\n        from mpi4py import MPI\n\n        self.inner, self.outer",
+)
+def DiLoCo__in_place():
+    """Reduces in place."""
+
+
+@right
+@changes(
+    AVERAGE,
+    """
+            total = np.empty_like(start)
+            self.comm.Allreduce(np.ascontiguousarray(p.data), total)
+            p.grad = start - total / self.comm.Get_size()
+""",
+)
+def DiLoCo__mean_of_weights():
+    """Averages the weights, and takes the difference to that."""
+
+
+@right
+class DiLoCo__flat:
+    """One exchange for all parameters."""
+
+    def __init__(self, model, inner, outer, every, comm):
+        self.model, self.inner, self.outer, self.every, self.comm = model, inner, outer, every, comm
+        flat = self.flat()
+        comm.Bcast(flat, root=0)
+        self.put(flat)
+        self.old, self.left = flat, every
+
+    def flat(self):
+        return np.concatenate([p.data.ravel() for p in self.model.parameters()])
+
+    def put(self, flat):
+        begin = 0
+        for p in self.model.parameters():
+            p.data = flat[begin : begin + p.data.size].reshape(p.data.shape).copy()
+            begin += p.data.size
+
+    def step(self):
+        self.inner.step()
+        self.left -= 1
+        if self.left == 0:
+            self.left, total = self.every, np.empty_like(self.old)
+            self.comm.Allreduce(self.old - self.flat(), total)
+            self.put(self.old)
+            total, begin = total / self.comm.Get_size(), 0
+            for p in self.model.parameters():
+                p.grad = total[begin : begin + p.data.size].reshape(p.data.shape).astype(p.data.dtype)
+                begin += p.data.size
+            self.outer.step()
+            self.old = self.flat()
+
+
+@loses(6)
+@changes(BCAST, "")
+def DiLoCo__no_broadcast():
+    """Every rank starts with its own parameters."""
+
+
+@loses(6)
+@changes("self.start, self.count = [p.data.copy() for p in self.params], 0", "self.start, self.count = [p.data for p in self.params], 0")
+def DiLoCo__start_not_copied():
+    """Keeps the arrays themselves, which change with every inner step."""
+
+
+@loses(6)
+@changes("self.comm.Allreduce(start - p.data, p.grad)", "self.comm.Allreduce(p.data - start, p.grad)")
+def DiLoCo__wrong_sign():
+    """Goes back by as much as the ranks have come forward."""
+
+
+@loses(6)
+@changes("            p.grad /= self.comm.Get_size()\n", "")
+def DiLoCo__sum():
+    """Adds the differences up."""
+
+
+@loses(6)
+@changes("            p.data[...] = start\n", "")
+def DiLoCo__from_here():
+    """Takes the outer step from the rank's own weights."""
+
+
+@loses(6)
+@changes(
+    """
+        self.outer.step()
+        self.start = [p.data.copy() for p in self.params]
+""",
+    """
+        self.outer.step()
+""",
+)
+def DiLoCo__old_start():
+    """Measures differences to the very first weights."""
+
+
+@loses(6)
+@changes("if self.count % self.every:", "if (self.count - 1) % self.every:")
+def DiLoCo__at_once():
+    """Exchanges after the first step, and then every H."""
+
+
+@loses(6)
+@changes(
+    COUNT,
+    "        self.count += 1\n        every = self.count % self.every\n",
+    "            p.data[...] = start\n",
+    "            if every:\n                continue\n            p.data[...] = start\n",
+    "        self.outer.step()\n        self.start =",
+    "        if every:\n            return\n        self.outer.step()\n        self.start =",
+)
+def DiLoCo__exchanges_always():
+    """Exchanges the differences in every step, and uses them every H steps."""
+
+
+@loses(6)
+@changes(
+    "        self.inner.step()\n",
+    """        for p in self.params:
+            total = np.empty_like(p.grad)
+            self.comm.Allreduce(p.grad, total)
+            p.grad = total / self.comm.Get_size()
+        self.inner.step()
+""",
+)
+def DiLoCo__gradients_too():
+    """Averages the gradients of every step, as data parallel training does."""
+
+
+@loses(6)
+@changes("        self.outer.step()\n", "        self.outer.step()\n        self.inner.state = {}\n        self.inner.velocity = {}\n")
+def DiLoCo__forgets_the_inner_state():
+    """The inner optimizer begins anew after each exchange."""
+
+
+@loses(6)
+@changes(AVERAGE, "            p.grad = start - p.data\n")
+def DiLoCo__alone():
+    """Takes the outer step with the rank's own difference."""
+
+
+@loses(6)
+@changes("        self.outer.step()\n", "        for p in self.params:\n            p.data -= p.grad\n")
+def DiLoCo__no_outer_optimizer():
+    """Takes the mean of the weights."""
+
+
+@loses(6)
+@changes("self.comm.Allreduce(start", "everyone.Allreduce(start", "p.grad /= self.comm.Get_size()", "p.grad /= everyone.Get_size()")
+def DiLoCo__everyone():
+    """Averages over all ranks, whatever the group."""
+
+
+@loses(6)
+@changes("comm.Bcast(p.data, root=0)", "comm.Bcast(p.data, root=comm.Get_size() - 1)")
+def DiLoCo__last_rank():
+    """All start as the last rank."""
+
+
+@right
+@changes(
+    """
+    for wanted, seconds in ((mail.size, deadline), (enough, patience)):
+        if len(heard) >= wanted:
+            return heard
+        for message in mail.listen("round", seconds):
+            if message.key == key:
+                heard[message.source] = message.value
+            elif message.key > key:
+                mail.keep(message)
+            if len(heard) >= wanted:
+                return heard
+""",
+    """    later = []
+    for message in mail.listen("round", deadline if len(heard) < mail.size else 0):
+        if message.key == key:
+            heard[message.source] = message.value
+        if message.key > key:
+            later.append(message)
+        if len(heard) == mail.size:
+            break
+    if len(heard) < enough:
+        for message in mail.listen("round", patience):
+            if message.key == key:
+                heard[message.source] = message.value
+            if message.key > key:
+                later.append(message)
+            if len(heard) == enough:
+                break
+    for message in later:
+        mail.keep(message)
+    if len(heard) >= enough:
+        return heard
+""",
+)
+def hear__two_loops():
+    """Two loops, and keeps what is later at the end."""
+
+
+@right
+@changes(
+    '    mail.send_all("round", key, value)\n    heard = {mail.rank: value}\n',
+    """    for other in range(mail.rank + 1, mail.rank + mail.size):
+        mail.send(other % mail.size, "round", key, value)
+    heard = dict([(mail.rank, value)])
+""",
+)
+def hear__one_by_one():
+    """Sends to the next rank first."""
+
+
+@right
+@changes(
+    MATCH,
+    """
+            if message.key < key:
+                continue
+            if message.key > key:
+                hear.kept = getattr(hear, "kept", 0) + 1
+                mail.keep(message)
+                continue
+            heard.setdefault(message.source, message.value)
+""",
+)
+def hear__continue():
+    """Sorts the messages in another way."""
+
+
+@loses(24)
+@changes(MATCH, "\n            heard[message.source] = message.value\n")
+def hear__any_message():
+    """Takes any message for one of this round."""
+
+
+@loses(24)
+@changes("if message.key == key:", "if message.key[0] == key[0]:")
+def hear__any_round_of_the_step():
+    """Takes messages of other rounds of the same step."""
+
+
+@loses(24)
+@changes(MATCH, "\n            if message.key == key:\n                heard[message.source] = message.value\n")
+def hear__drops_later():
+    """Throws messages of later rounds away."""
+
+
+@loses(24)
+@changes("            if message.key == key:\n", "            if message.key >= key:\n")
+def hear__takes_later():
+    """Takes messages of later rounds for this one."""
+
+
+@loses(24)
+@changes("((mail.size, deadline), (enough, patience))", "((enough, deadline), (enough, patience))")
+def hear__enough_at_once():
+    """Does not wait for the last ones, although there is time."""
+
+
+@loses(24)
+@changes("((mail.size, deadline), (enough, patience))", "((mail.size, deadline),)", RAISE, "    return heard")
+def hear__whoever_is_there():
+    """Returns at the deadline, with however many there are."""
+
+
+@loses(11)
+@changes(
+    "            if len(heard) >= wanted:\n                return heard\n    raise",
+    "            if len(heard) >= enough and wanted == enough:\n                return heard\n    if len(heard) >= enough:\n        return heard\n    raise",
+)
+def hear__always_waits():
+    """Waits until the deadline, although all have been heard."""
+
+
+@loses(24)
+@changes("((mail.size, deadline), (enough, patience))", "((mail.size, deadline), (enough, 0))")
+def hear__no_patience():
+    """Raises TimeoutError at the deadline."""
+
+
+@loses(19)
+@changes(RAISE, "    return heard")
+def hear__no_error():
+    """Returns too few in the end."""
+
+
+@loses(24)
+@changes("heard = {mail.rank: value}", "heard = {}")
+def hear__not_itself():
+    """Does not count its own value."""
+
+
+@loses(24)
+@changes('mail.send_all("round", key, value)', "[mail.send(r, 'round', key, value) for r in range(mail.rank + 1, mail.size)]")
+def hear__sends_upwards():
+    """Sends to higher ranks only."""
+
+
+@loses(24)
+@changes("                mail.keep(message)\n", "                hear.later = [*getattr(hear, 'later', []), message]\n")
+def hear__keeps_for_itself():
+    """Keeps later messages, and never looks at them again."""
+
+
+@loses(24)
+@changes(
+    "    heard = {mail.rank: value}\n",
+    "    heard, count = {mail.rank: value}, 1\n",
+    "                mail.keep(message)\n            if len(heard) >= wanted:",
+    "                mail.keep(message)\n            count += 1\n            if count >= wanted:",
+)
+def hear__counts_messages():
+    """Counts messages, also those of other rounds."""
+
+
+@right
+@changes(
+    ADOPT,
+    """
+        from collections import Counter
+
+        proposal, _ = sorted(Counter(votes).items(), key=lambda item: (-item[1], item[0]))[0]
+""",
+)
+def agree__counter():
+    """Counts with a Counter."""
+
+
+@right
+@changes(
+    ADOPT,
+    "\n        proposal = max(sorted(set(votes), reverse=True), key=votes.count)\n        proposal = min(v for v in votes if votes.count(v) == votes.count(proposal))\n",
+)
+def agree__two_steps():
+    """First the highest count, then the smallest with it."""
+
+
+@right
+def agree__recursive(mail, step, proposal, patience, number=2):
+    """Calls itself for the next round."""
+    heard = hear(mail, (step, number), tuple(proposal), mail.size - (mail.size - 1) // 3, 0, patience)
+    best, most = None, 0
+    for candidate in sorted(heard.values()):
+        times = sum(1 for other in heard.values() if other == candidate)
+        if times > most:
+            best, most = candidate, times
+    if 3 * most > 2 * mail.size:
+        for r in range(mail.size):
+            if r != mail.rank:
+                mail.send(r, "round", (step, number + 1), best)
+        return best
+    return agree(mail, step, best, patience, number + 1)
+
+
+@loses(8)
+@changes(DECIDE, "        if 2 * votes.count(proposal) > len(votes):")
+def agree__majority_of_the_heard():
+    """Decides what most of those heard have proposed."""
+
+
+@loses(8)
+@changes("enough = 2 * mail.size // 3 + 1", "enough = mail.size // 2 + 1")
+def agree__simple_majority():
+    """Takes more than half for enough: the same with four ranks, but not with three."""
+
+
+@loses(8)
+@changes("enough = 2 * mail.size // 3 + 1", "enough = 2 * mail.size // 3")
+def agree__two_of_four():
+    """Rounds down: two of four are enough."""
+
+
+@loses(8)
+@changes(HELP, "")
+def agree__leaves_at_once():
+    """Says nothing more once it has decided."""
+
+
+@loses(8)
+@changes(
+    ADOPT,
+    "\n        best = min(votes, key=lambda vote: (-votes.count(vote), vote))\n",
+    DECIDE,
+    "        if votes.count(best) >= enough:\n            proposal = best",
+)
+def agree__stubborn():
+    """Keeps its own proposal until another one is decided."""
+
+
+@loses(8)
+@changes(ADOPT, "\n        proposal = max(votes, key=votes.count)\n")
+def agree__first_of_equals():
+    """Of equally frequent proposals it takes the one heard first, which is its own."""
+
+
+@loses(8)
+@changes(DECIDE, "        if True:")
+def agree__one_round():
+    """Decides after one round."""
+
+
+@loses(8)
+@changes("(step, number), proposal, enough", "(step, 2), proposal, enough")
+def agree__always_the_same_round():
+    """All rounds have the same key."""
+
+
+@loses(8)
+@changes("        if votes", "        proposal = heard[min(heard)]\n        if votes")
+def agree__lowest_rank():
+    """Takes over what the lowest rank that it hears has proposed."""
+
+
+@loses(8)
+@changes(ADOPT, "\n        proposal = tuple(sorted(set.intersection(*map(set, votes))))\n")
+def agree__intersection():
+    """Makes a proposal of its own: what all have in common."""
+
+
+@loses(8)
+@changes(
+    "        heard = hear(mail, (step, number), proposal, enough, 0, patience)\n",
+    "        try:\n            heard = hear(mail, (step, number), proposal, enough, 0, patience)\n        except TimeoutError:\n            return proposal\n",
+)
+def agree__gives_itself_an_answer():
+    """Returns its own proposal when there are not enough."""
+
+
+@loses(19)
+@changes("(step, number), proposal, enough, 0, patience)", "(step, number), proposal, enough, patience, patience)")
+def agree__waits_for_all():
+    """Waits for all ranks as long as it can."""
+
+
+@loses(8)
+@changes(DECIDE, "        if votes.count(proposal) == len(votes):", "proposal, enough, 0", "proposal, 2, 0")
+def agree__all_that_it_hears():
+    """Decides when all those whom it hears agree, be it two."""
+
+
+@loses(8)
+@changes('mail.send_all("round", (step, number + 1), proposal)', 'mail.send_all("round", (step, number), proposal)')
+def agree__helps_in_the_same_round():
+    """Sends its decision once more, with the key of a round that is over."""
+
+
+@loses(19)
+@changes("(step, number), proposal", "(0, number), proposal", "(step, number + 1)", "(0, number + 1)")
+def agree__forgets_the_step():
+    """The rounds of all steps have the same keys."""
+
+
+@right
+@changes(
+    """
+        for other in 5 * sorted(others):
+            self.mail.send(other, "join", self.step)
+            for m in self.mail.listen("state", self.deadline):
+                if m.key > self.step:
+                    self.step, (weights, *state) = m.key, m.value
+                    for p, weight in zip(self.params, weights, strict=True):
+                        p.data[...] = weight
+                    r.inner.state, r.outer.velocity, r.position, random = state
+                    r.random.bit_generator.state = random
+                    return self.save()
+""",
+    """
+        for _ in range(5):
+            self.mail.send_all("join", None)
+            got, best = set(), None
+            for m in self.mail.listen("state", self.deadline):
+                got.add(m.source)
+                best = max(m, best or m, key=lambda one: one.key)
+                if got == others or (best.key > self.step and len(got) > 1):
+                    break
+            if best and best.key > self.step:
+                self.step, (weights, r.inner.state, r.outer.velocity, r.position, random) = best.key, best.value
+                for p, weight in zip(self.params, weights, strict=True):
+                    p.data = weight
+                r.random.bit_generator.state = random
+                return self.save()
+""",
+)
+def FaultTolerantDiLoCo__asks_all():
+    """Asks all peers, and takes the newest state."""
+
+
+@right
+@changes(
+    LOOK,
+    """
+        newest = step
+        for m in list(mail.listen("round", 0)):
+            if m.key[0] >= step:
+                mail.keep(m)
+            newest = max(newest, m.key[0])
+        if newest > step:
+            return self.join()
+""",
+    MEAN,
+    """
+            total = np.zeros_like(have[who[0]][i])
+            for r in who:
+                total += have[r][i]
+            p.grad = total / len(who)
+""",
+)
+def FaultTolerantDiLoCo__forgets_old_messages():
+    """Drops what is too old when it looks, and adds in place."""
+
+
+@right
+@changes(
+    "sets = hear(mail, (step, 1), set(have), enough, 0, self.patience)",
+    "sets = hear(mail, (step, 1), tuple(have), enough, 0, self.patience)",
+    "common = tuple(sorted(set.intersection(*sets.values())))",
+    "common = tuple(r for r in range(mail.size) if all(r in one for one in sets.values()))",
+    "        self.params = replica.model.parameters()\n",
+    "        self.params, self.times = replica.model.parameters(), 0\n",
+    '"state", self.step, self.saved))',
+    '"state", self.step, copy.deepcopy(self.saved)))',
+)
+def FaultTolerantDiLoCo__tuples():
+    """Sends tuples, and counts in another way."""
+
+
+@loses(5)
+@changes("                    r.random.bit_generator.state = random\n", "")
+def FaultTolerantDiLoCo__own_random_state():
+    """Does not copy the random state."""
+
+
+@loses(5)
+@changes("r.inner.state, r.outer.velocity, r.position, random = state", "_, r.outer.velocity, r.position, random = state")
+def FaultTolerantDiLoCo__own_inner_state():
+    """Goes on with its own inner optimizer."""
+
+
+@loses(5)
+@changes("r.inner.state, r.outer.velocity, r.position, random = state", "r.inner.state, _, r.position, random = state")
+def FaultTolerantDiLoCo__own_velocity():
+    """Goes on with its own outer optimizer."""
+
+
+@loses(5)
+@changes("r.inner.state, r.outer.velocity, r.position, random = state", "r.inner.state, r.outer.velocity, _, random = state")
+def FaultTolerantDiLoCo__own_position():
+    """Goes on with its own position: trains samples again."""
+
+
+@loses(11)
+@changes("self.saved = copy.deepcopy(state)", "self.saved = state")
+def FaultTolerantDiLoCo__not_a_copy():
+    """Keeps the arrays themselves."""
+
+
+@loses(11)
+@changes(
+    ANSWER,
+    '\n        mail.on("join", self.answer)\n\n    def answer(self, m):\n        saved, random = self.saved, self.replica.random.bit_generator.state\n        self.save()\n        self.mail.send(m.source, "state", self.step, self.saved)\n        self.saved = saved\n',
+)
+def FaultTolerantDiLoCo__state_of_now():
+    """Answers with its state in the middle of the step."""
+
+
+@loses(5)
+@changes(
+    ANSWER,
+    "\n",
+    "        self.step += 1\n        self.save()\n",
+    """        self.step += 1
+        self.save()
+        for m in mail.listen("join", 0):
+            mail.send(m.source, "state", self.step, self.saved)
+""",
+)
+def FaultTolerantDiLoCo__answers_at_the_end():
+    """Answers after its step: not if that cannot end without the one who asks."""
+
+
+@loses(5)
+@changes(LOOK, "\n")
+def FaultTolerantDiLoCo__never_looks():
+    """Takes all missed steps one by one."""
+
+
+@loses(11)
+@changes("        list(map(mail.keep, here))\n", "")
+def FaultTolerantDiLoCo__looks_and_forgets():
+    """Looks at the messages, and throws them away."""
+
+
+@loses(11)
+@changes(MEAN, "            p.grad = sum(have[r][i] for r in sorted(have)) / len(have)")
+def FaultTolerantDiLoCo__all_that_it_has():
+    """Averages all differences that it has."""
+
+
+@loses(11)
+@changes(MEAN, "            p.grad = sum(have[r][i] for r in who) / mail.size")
+def FaultTolerantDiLoCo__divides_by_all():
+    """Divides by the number of all ranks."""
+
+
+@loses(11)
+@changes("set.intersection(*sets.values())", "have")
+def FaultTolerantDiLoCo__own_list():
+    """Proposes what it has itself."""
+
+
+@loses(11)
+@changes("set.intersection(*sets.values())", "set.union(*sets.values())")
+def FaultTolerantDiLoCo__union():
+    """Proposes what anybody has."""
+
+
+@loses(6)
+@changes(AGREE, "\n        who = common\n")
+def FaultTolerantDiLoCo__does_not_agree():
+    """Takes its own proposal for decided."""
+
+
+@loses(6)
+@changes(WITHOUT, "\n        who = tuple(r for r in who if r in have)\n")
+def FaultTolerantDiLoCo__without_what_is_missing():
+    """Leaves out what it does not have."""
+
+
+@loses(5)
+@changes("self.step, (weights, *state) = m.key, m.value", "weights, *state = m.value")
+def FaultTolerantDiLoCo__own_step():
+    """Copies all but the number of the step."""
+
+
+@loses(11)
+@changes("                    return self.save()\n", "                    return None\n")
+def FaultTolerantDiLoCo__old_start():
+    """Measures its next differences to its old weights."""
+
+
+@loses(11)
+@changes(
+    "mail, step, enough = self.mail, self.step, 2 * self.mail.size // 3 + 1",
+    "mail, step, enough = self.mail, self.step, 1",
+    AGREE,
+    "\n        who = common\n",
+)
+def FaultTolerantDiLoCo__alone_if_need_be():
+    """Goes on with whoever is there."""
+
+
+@loses(11)
+@changes(MEAN, "            p.grad = sum(have[r][i] for r in have if r in who) / len(who)")
+def FaultTolerantDiLoCo__own_order():
+    """Adds in the order in which the differences came."""
+
+
+@loses(5)
+@changes("for other in 5 * sorted(others):", "for other in 5 * [min(others)]:")
+def FaultTolerantDiLoCo__asks_one():
+    """Asks always the same peer."""
+
+
+@loses(11)
+@changes("            p.data[...] = self.saved[0][i]\n", "")
+def FaultTolerantDiLoCo__from_here():
+    """Takes the outer step from its own weights."""
+
+
+@loses(11)
+@changes("        self.step += 1\n        self.save()\n", "        self.step += 1\n")
+def FaultTolerantDiLoCo__never_saves():
+    """Its start is always the first one."""
