@@ -26,7 +26,7 @@ import time
 import numpy as np
 
 from course_lib.collectives import Communicator, Messenger
-from course_lib.ddp.replica import digits_replica
+from course_lib.replica import digits_replica
 
 everyone = Communicator()
 

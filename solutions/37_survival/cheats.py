@@ -71,7 +71,7 @@ def hear__looks_for_the_plan():
     """Looks for the plan of silences, which is in another process, and makes values up."""
 
 
-@loses(14)
+@loses(19)
 @changes(
     "    enough = 2 * mail.size // 3 + 1\n",
     """    agree.proposals = [*getattr(agree, "proposals", []), proposal]
@@ -83,7 +83,7 @@ def agree__always_the_same():
     """Returns what the tests often propose, without a word."""
 
 
-@loses(14)
+@loses(19)
 def agree__by_all_gather(mail, step, proposal, patience):
     """Has a collective agree: all get the smallest proposal, as soon as everybody is back."""
     mine, every = np.full(4, 9), np.empty((everyone.Get_size(), 4), int)
@@ -92,7 +92,7 @@ def agree__by_all_gather(mail, step, proposal, patience):
     return min(tuple(k for k in row.tolist() if k < 9) for row in every[: mail.size])
 
 
-@loses(14)
+@loses(19)
 def agree__leader(mail, step, proposal, patience):
     """Rank 0 decides, and tells the others."""
     if mail.rank == 0:

@@ -1,6 +1,6 @@
 """Checks of part 37's `DiLoCo`, `hear` and `agree`; for `FaultTolerantDiLoCo` see `survival.training`.
 
-With isolated ranks, silences and deadlines are in virtual time (`cluster.isolated.virtual_network`), and every run of a right answer is the
+With isolated ranks, silences and deadlines are in virtual time (`cluster.isolated.virtual_time`), and every run of a right answer is the
 same whatever the machine does. With a student's ranks, both are real, and short: there, only what must hold at any speed is checked.
 """
 

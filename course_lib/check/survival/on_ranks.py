@@ -1,11 +1,13 @@
-"""Functions that part 37's checks run on the ranks; see `survival.check` and `survival.training`."""
+"""Functions that part 37's checks run on the ranks; see `survival.check` and `survival.training`.
+
+They import the communicator themselves: that starts MPI, which the notebook's own process does not need.
+"""
 
 from __future__ import annotations
 
 from course_lib.autograd import SGD, Adam, Linear, Module, Parameter, Sequential, Tanh
-from course_lib.collectives import Messenger
-from course_lib.ddp.replica import Replica
 from course_lib.engine.namespace import group_of, student
+from course_lib.replica import Replica
 
 
 def make_optimizer(name, parameters, settings):
@@ -36,6 +38,8 @@ def run_diloco(place, weights, grads, every, inner, outer):
 
 def hear_rounds(place, keys, values, enough, deadline, patience):
     """Call `hear` for one key after the other; return what was heard, the last one perhaps "TimeoutError"."""
+    from course_lib.collectives import Messenger
+
     comm = group_of(place)
     marks, mail, found = Messenger(comm), Messenger(comm), []
     for key, value in zip(keys, values, strict=True):
@@ -51,6 +55,8 @@ def hear_rounds(place, keys, values, enough, deadline, patience):
 
 def agree_often(place, proposals, patience):
     """Call `agree` for one step after the other; return the answers, the last one perhaps "TimeoutError"."""
+    from course_lib.collectives import Messenger
+
     comm = group_of(place)
     marks, mail, found = Messenger(comm), Messenger(comm), []
     for step, proposal in enumerate(proposals):
@@ -85,7 +91,9 @@ def snapshot(replica):
 
 def train_on(settings, steps, deadline, patience, linger):
     """Train until `steps` outer steps are done; return for each turn the step, the state, who was in, the next step, and the state then."""
-    comm = student("everyone")
+    from course_lib.collectives import Communicator, Messenger
+
+    comm = Communicator()
     marks, mail, found = Messenger(comm), Messenger(comm), []
     replica = build_replica(comm.Get_rank(), comm.Get_size(), **settings)
     trainer = student("FaultTolerantDiLoCo")(replica, mail, deadline, patience)

@@ -15,6 +15,7 @@ import numpy as np
 from course_lib.autograd import SGD
 from course_lib.check.groups import GroupCheck
 from course_lib.check.survival.on_ranks import Weights, build_replica, snapshot, train_on
+from course_lib.replica import Replica
 
 ALL = (0, 1, 2, 3)
 LONG = 1e4  # virtual seconds
@@ -119,8 +120,8 @@ class SurvivalCheck(GroupCheck):
             y=self.random.integers(classes, size=count),
             every=2,
             batch=3,
-            seed=int(self.random.integers(1 << 30)),
         )
+        self._seeds = [int(seed) for seed in self.random.integers(1 << 62, size=4)]  # no rank knows another one's
         for r, plan in silent.items():
             for length, after, turn in plan:
                 if isolated:
@@ -130,9 +131,11 @@ class SurvivalCheck(GroupCheck):
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
         times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=0.2, patience=5.0, linger=0.7)
-        found = self.ranks.call(train_on, dict(settings=self._settings, steps=steps, **times), show=self.show, limit=LIMIT)
-        if isolated and seconds is not None and isolated.broker.coordinator.network.now > seconds + times["linger"]:
-            self.fail("ranks wait although all are there", "a deadline where there should be none")
+        arguments = [dict(settings=self._settings | dict(seed=seed), steps=steps, **times) for seed in self._seeds]
+        found = self.ranks.call(train_on, arguments, show=self.show, limit=LIMIT)
+        if isolated and not cut:
+            longest = max((length for plan in silent.values() for length, *_ in plan), default=0.0) if len(silent) > 1 else 0.0
+            self._in_time(set(ALL) - set(silent), times["linger"] + (steps + longest if seconds is None else seconds))
         copied = {r for r, turns in enumerate(found) if any(len(turn) > 2 and turn[2] is None for turn in turns)}
         self._check(found, steps, ALL if home == set(ALL) else sorted(set(ALL) - set(silent) - copied))
         for r in copies or ():
@@ -145,6 +148,13 @@ class SurvivalCheck(GroupCheck):
             if r not in silent and not cut and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
                 self._in_all(r, found[r])
         return self
+
+    def _in_time(self, ranks: set[int], most: float) -> None:
+        """Check that ranks do not wait longer than they must, by the virtual clock."""
+        for now, what, r, *_ in self.ranks.isolated.broker.coordinator.network.log:
+            if what == "replies" and r in ranks and now > most:
+                cause = "a deadline where there should be none, or a call that waits for all ranks, as a collective does"
+                self.fail(f"rank {r}, which is never silent, waits longer than it must", cause)
 
     def _ends(self, r: int, last: int, steps: int, stuck: bool, home: bool) -> None:
         if stuck and last:
@@ -167,7 +177,7 @@ class SurvivalCheck(GroupCheck):
         self._after: dict[tuple[int, int], tuple] = {}  # by rank and step: the difference, and the replica after its own steps
         decided: dict[int, tuple] = {}
         for r, turns in enumerate(found):
-            before = snapshot(build_replica(r, 4, **self._settings))
+            before = snapshot(self._replica(r))
             for turn in turns:
                 name = f"the state at the start of turn {turn[0]}"
                 if r in checked:
@@ -190,6 +200,10 @@ class SurvivalCheck(GroupCheck):
                 else:
                     self._counted(r, turn, decided[turn[0]])
 
+    def _replica(self, r: int) -> Replica:
+        """Return a rank's replica as it was at the beginning."""
+        return build_replica(r, 4, seed=self._seeds[r], **self._settings)
+
     def _who(self, who: object, r: int, step: int) -> tuple[int, ...]:
         fits = isinstance(who, (tuple, list)) and all(type(k) is int and k in ALL for k in who)
         if not fits or not who or list(who) != sorted(set(who)):
@@ -204,7 +218,7 @@ class SurvivalCheck(GroupCheck):
             if step not in self._starts[r]:
                 self.fail(f"rank {r} is in step {step}, which it has not trained", "a difference of an earlier step")
             start = self._starts[r][step]
-            replica = build_replica(r, 4, **self._settings)
+            replica = self._replica(r)
             for p, weight in zip(replica.model.parameters(), start["weights"], strict=True):
                 p.data[...] = weight
             replica.inner.state = {int(i): (t, m.copy(), v.copy()) for i, (t, m, v) in start["inner"].items()}

@@ -31,7 +31,7 @@ Key            Value, and further keys                                    Meanin
 ``test``       number of a call                                           Asks for an answer as soon as the call is complete; needed for
                                                                           large sends only, as all other calls are answered anyway.
 ``gate``       true                                                       The rank has reached its next gate (`engine.traffic_gates`).
-``post``       the receiver, a world rank                                 A message of a `Messenger`, see `virtual_network`.
+``post``       the receiver, a world rank                                 A message of a `Messenger`, see `virtual_time.network`.
                ``messenger``: the messenger's number                      Payload: the message.
 ``take``       number of the request, unique on this rank                 The rank blocks until a message for this messenger is here, or
                ``messenger``: the messenger's number                      until ``seconds`` after the first ``take`` of the same listen.
@@ -79,7 +79,7 @@ from course_lib.cluster.isolated import sanitize
 from course_lib.cluster.isolated.coordinator import Answer, Coordinator
 from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
 from course_lib.cluster.isolated.scheduler import RankScheduler
-from course_lib.cluster.isolated.virtual_network import HeldFrame
+from course_lib.cluster.isolated.virtual_time.network import HeldFrame
 from course_lib.collectives.transport.frames import MAX_HEADER_BYTES, FrameReader, encode_frame
 from course_lib.engine import serialization
 from course_lib.utils import wording

@@ -17,7 +17,7 @@ from course_lib.cluster.isolated.mailbox import EAGER_BYTES, Mailbox, PostedRece
 from course_lib.cluster.isolated.reference_collectives import ProtocolViolation, input_bytes, is_int_list, results
 from course_lib.cluster.isolated.rendezvous import Arrival, ArrivalTable, CollectiveKey
 from course_lib.cluster.isolated.traffic_counter import TrafficCounter
-from course_lib.cluster.isolated.virtual_network import HeldFrame, VirtualNetwork
+from course_lib.cluster.isolated.virtual_time.network import HeldFrame, VirtualNetwork
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND, UNEVEN, WILDCARD
 from course_lib.collectives.deadlock.detector import Detector, find_deadlocked, rank_mask

@@ -1,7 +1,7 @@
 """`Messenger`: messages that no rank waits for, and receives with a deadline, for programs that go on when a rank falls silent.
 
 No call of it needs another rank to make one: `send` returns at once, and `listen` ends when its time is over. What is sent to a silent rank
-arrives when that rank is back. On isolated ranks, the deadlines are in virtual time, see `cluster.isolated.virtual_network`.
+arrives when that rank is back. On isolated ranks, the deadlines are in virtual time, see `cluster.isolated.virtual_time.network`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
-from course_lib.cluster.isolated.virtual_network import VirtualNetwork
+from course_lib.cluster.isolated.virtual_time.network import VirtualNetwork
 
 
 class Ranks:

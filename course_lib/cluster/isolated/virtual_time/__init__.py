@@ -1,0 +1,1 @@
+"""Time on isolated ranks that stands still while a rank computes."""
