@@ -105,6 +105,31 @@ def test_one_rank_computes_and_the_others_wait_for_it(which, request):
     assert [k.sent for k in ranks.panel().look()[2]] == [12_000] * 4
 
 
+@pytest.mark.parametrize("which", ["four", "four_with_agent"])
+def test_a_silent_rank_is_neither_gone_nor_deadlocked_and_ends_with_the_ranks(which, request):
+    ranks = request.getfixturevalue(which)
+    ranks.silence(2, seconds=600)
+    raised = []
+
+    def run():
+        try:
+            ranks.run("comm.Barrier()")
+        except RanksGone as gone:
+            raised.append(gone)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert wait_until(lambda: kinds(ranks) == ["waits", "waits", "silent", "waits"])
+    time.sleep(1.0)  # longer than it takes to find a deadlock
+    assert kinds(ranks) == ["waits", "waits", "silent", "waits"]
+    assert texts(ranks)[2] == "silent on purpose: it stands still, and will go on" and "for rank 2" in texts(ranks)[0]
+    assert ranks.panel().look()[0] == "4 ranks: a cell is running"
+    began = time.monotonic()
+    ranks.stop()
+    thread.join(15)
+    assert raised and time.monotonic() - began < 15
+
+
 def test_without_a_cell_and_without_asking(four):
     client = four.connection.client
     client.request = None  # a request would raise
