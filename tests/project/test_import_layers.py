@@ -21,7 +21,7 @@ LAYERS = (
     ("engine",),
     ("gpt",),
     ("ddp", "zero"),
-    ("layers", "saving"),
+    ("layers", "saving", "replica"),
     ("collectives",),
     ("plots",),
     ("autograd",),

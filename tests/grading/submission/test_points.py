@@ -27,6 +27,7 @@ SAMPLE = {
     "34_serving": ["leaks", "next_position", "by_order_of_arrival"],
     "35_zero_bubble": ["undivided", "right_after", "newest_first"],
     "36_muon": ["zeros", "by_elements", "each_part", "messages"],
+    "37_survival": ["no_broadcast", "drops_later", "asks_all"],
 }
 
 
