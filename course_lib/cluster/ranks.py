@@ -349,11 +349,7 @@ class Ranks:
         self._targets([rank])
         if not seconds >= 0 or after < 0:
             raise ValueError(f"silence: seconds and after must be 0 or more; got {seconds!r} and {after!r}.")
-        self._be_up()
-        if client := self.isolated:
-            client.broker.coordinator.network.plan_silence(rank, seconds, after)
-        else:
-            self._silences.setdefault(rank, []).append((after, float(seconds)))
+        self._silences.setdefault(rank, []).append((after, float(seconds)))
 
     def _targets(self, targets: list[int] | None) -> list[int]:
         wrong = [t for t in targets or [] if not 0 <= t < self.n]
@@ -369,6 +365,10 @@ class Ranks:
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
         silences, self._silences = (self._silences, {}) if {q["do"] for q in what.values()} & {"cell", "call"} else ({}, self._silences)
+        if isolated := self.isolated:
+            for rank, planned in silences.items():
+                for after, seconds in planned:
+                    isolated.broker.coordinator.network.plan_silence(rank, seconds, after)
         common["trace"] = CAPACITY if self._traces is not None and not time_limits.limit() else 0
         try:
             found = requests.ask(

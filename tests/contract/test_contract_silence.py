@@ -106,7 +106,14 @@ def test_a_group_has_messengers_of_its_own(ranks):
     assert run(ranks, cell) == [None] * 8
 
 
-@pytest.mark.parametrize(("call", "words"), [("mail.send(8, 'a', 1)", "0 to 7; got 8"), ("mail.send(1, 5, 1)", "must be text")])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("mail.send(8, 'a', 1)", "0 to 7; got 8"),
+        ("mail.send(1, 5, 1)", "must be text"),
+        ("list(mail.listen('a', -1))", "0 or more; got -1"),
+    ],
+)
 def test_a_wrong_argument_is_said(ranks, call, words):
     errors = run(ranks, MAIL + f"if rank == 3: {call}")
     assert words in errors[3] and "rank 3" in errors[3] and errors[0] is None

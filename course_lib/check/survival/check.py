@@ -316,7 +316,7 @@ class AgreementCheck(GroupCheck):
             answers = {r: found[r][step] for r in members if step < len(found[r]) and found[r][step] not in (None, "TimeoutError")}
             self._same({r: _hashable(answer) for r, answer in answers.items()}, [proposed[r] for r in members], step)
             for r in set(members) - set(silent) - stuck - (three or set()):
-                if r not in answers and isolated and not three:
+                if r not in answers and not three:
                     cause = "a rank that has decided and says nothing more, or a proposal that flips back and forth"
                     self.fail(f"rank {r} gets no answer in step {step}, although enough ranks are there", cause)
             if wrong := stuck & answers.keys():

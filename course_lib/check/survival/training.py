@@ -35,7 +35,7 @@ class SurvivalCheck(GroupCheck):
 
     def silent(self, rank: int) -> SurvivalCheck:
         """Check a run in which one rank is silent for several steps."""
-        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=8, home=set(ALL) if self.ranks.isolated else set())
+        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=8, home=set(ALL) if self.ranks.isolated else None)
 
     # Hidden.
 
@@ -142,10 +142,10 @@ class SurvivalCheck(GroupCheck):
             if all(who is not None for _, _, who, *_ in (turn for turn in found[r] if len(turn) > 2)):
                 cause = "a rank that does not look whether the others are in a later step already"
                 self.fail(f"rank {r} is away for several steps, and then takes each of them by itself instead of copying a state", cause)
-        for r in ALL if isolated else ():
+        for r in ALL:
             last = found[r][-1][3] if len(found[r][-1]) > 2 else found[r][-1][0]
             self._ends(r, last, steps, r in (stuck or ()), r in (set(ALL) - set(silent) - (stuck or set()) if home is None else home))
-            if r not in silent and not cut and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
+            if isolated and r not in silent and not cut and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
                 self._in_all(r, found[r])
         return self
 

@@ -18,8 +18,8 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import traffic
-from course_lib.collectives.calls import LARGEST_TAG
-from course_lib.collectives.progress.operations import Operation, deferred_interrupts, progress, progress_state
+from course_lib.collectives.calls import BARRIER, LARGEST_TAG, Call
+from course_lib.collectives.progress.operations import Operation, deferred_interrupts, progress, progress_state, raise_interrupt
 from course_lib.collectives.transport import isolated
 from course_lib.utils.interrupts import defer_interrupts
 
@@ -124,7 +124,14 @@ class Messenger:
         ------
         Message
             First what was kept (see `keep`), then in the order of arrival.
+
+        Raises
+        ------
+        ValueError
+            The time is not a number, or negative.
         """
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float, np.number)) or not seconds >= 0:
+            raise ValueError(f"listen: seconds must be 0 or more; got {seconds!r} on rank {self.rank}.")
         self._arrived[topic].extendleft(reversed(self._kept.pop(topic, [])))
         deadline = self._link.deadline(seconds)
         while True:
@@ -184,7 +191,10 @@ class _MpiLink:
     def __init__(self, comm: Communicator, number: int):
         self._comm, self._tag = comm, number % (LARGEST_TAG + 1)
         if comm.ranks not in _message_comms:
-            with defer_interrupts():  # blocks until all ranks are here; they have met just before
+            with defer_interrupts():  # MPI creates a communicator in a blocking call; a rank interrupted before this never comes here
+                if progress_state.interrupt_pending:
+                    raise_interrupt()
+                comm.transport.host.run(Call(BARRIER))
                 _message_comms[comm.ranks] = comm.transport.host.message_comm.Dup()
         self._mpi, self._status = _message_comms[comm.ranks], MPI.Status()
         self._arriving: deque[tuple[int, bytearray, MPI.Request]] = deque()
