@@ -33,8 +33,8 @@ everyone = Communicator()
 # %% [markdown] tags=["slide"]
 # In data parallel training, all ranks wait for the slowest in every step. With checkpoints ([part
 # 27](../27_checkpoint/27_checkpoint.ipynb)), a run that has lost a rank starts again, and computes some steps twice. Here, the others go
-# on. A rank **falls silent**: its machine hangs, or its network is down. It does not know that, and may be back any moment. Here it is rank
-# 2. What do the others do?
+# on. A rank **falls silent**: its machine hangs, or its network is down. It does not know that, and may be back any moment. In this cell,
+# it is rank 2. What do the others do?
 
 # %% Draw a silent rank tags=["slide"]
 ranks.silence(2, seconds=0.5)
@@ -182,7 +182,8 @@ AgreementCheck("agree", ranks).agree_on(3).agree_without(1).passed()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: survive
 #
-# In an outer step, first look at all messages that are here. If one is of a later step, this step was decided without you. If not:
+# In an outer step, first look at all messages about "round" that are here, and put them back. If one is of a later step, this step was
+# decided without you. If not:
 #
 # 1. round (step, 0), with the `deadline`: send your differences $\theta - \theta_r$, a list with an array for each parameter;
 # 2. round (step, 1), deadline 0: send whose differences you have. Propose those that *all whom you hear* have;
