@@ -302,7 +302,8 @@ plots.traffic(list(runs.values()), "What rank 0 sends in 40 inner steps", list(r
 # <details><summary><b>In the wild</b></summary>
 #
 # - torchft (PyTorch): `DiLoCo` in `torchft/local_sgd.py`. A server, the *lighthouse* (`src/lighthouse.rs`), finds the quorum:
-#   `min_replicas`, more than half of those with a heartbeat, `join_timeout_ms` for late ones. Who comes back gets a peer's checkpoint.
+#   `min_replicas`, more than half of those with a heartbeat (without that, split brain: pull request 71), `join_timeout_ms` for late ones.
+#   Who comes back gets a peer's checkpoint; in TorchTitan once with an old learning rate (pull request 4598).
 # - OpenDiLoCo: `open_diloco/hivemind_diloco.py` averages among the peers that it finds in a distributed hash table.
 # - Raft, as in etcd, has a leader. A simple majority is then enough; a silent leader costs an election.
 #
