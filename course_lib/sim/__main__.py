@@ -11,6 +11,7 @@ from course_lib.sim.llm import reference_data
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.events import simulate
+from course_lib.sim.llm.measured import activations, comparison, fit, rows
 from course_lib.sim.llm.transformer import MODEL_PRESETS
 from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best
@@ -88,22 +89,33 @@ def _plan(a: argparse.Namespace) -> int:
 
 
 def _validate(a: argparse.Namespace) -> int:
-    times = reference_data.times()
-    print(reference_data.table(times, f"Seconds per iteration ({reference_data.SOURCE})", "s"))
-    print()
+    times = comparison.times()
+    for source in rows.SOURCES:
+        print(comparison.table([row for row in times if row.source == source], f"Seconds per step ({source})", "s"), end="\n\n")
+    print(f"All rows that are not fitted, {sum(not row.fitted for row in times)} of {len(times)}: {comparison.summary(times)}.")
     print(
-        reference_data.table(
-            reference_data.activations(), "Activations of a layer, relative to tensor parallelism's (table 2, figure 7)", "%"
-        )
+        "Fitted, by a rule stated before (course_lib/sim/llm/measured/rows.py): the rows on a single node, to one number of each device.\n"
     )
+    heading = "Activations of a layer, relative to tensor parallelism's (Korthikanti et al., 2022, table 2, figure 7)"
+    print(comparison.table(activations.activations(), heading, "%"))
     print("Theirs and ours count the same arrays in two ways: bytes per layer by formula, and bytes that the simulated ranks hold.\n")
-    print("Assumed values, neither from a data sheet nor fitted. With another value, and the two fitted ones fitted again, the errors are:")
-    for name, mean, worst in reference_data.sensitivity():
-        print(f"  {name:24}  {mean:.2%}, {worst:.2%}")
+    for heading, found in (
+        ("Settings that papers leave open: the errors with other values", fit.openings()),
+        ("Without an effect, and each device's number fitted again, the errors are", fit.effects()),
+        (
+            "Assumed values, neither from a data sheet nor fitted. With another value, and the numbers fitted again, the errors are",
+            fit.sensitivity(),
+        ),
+    ):
+        print(f"{heading}:")
+        for name, some in found:
+            values = ", ".join(f"{row.error:+.1%}" for row in some) if len(some) < len(times) else comparison.summary(some)
+            print(f"  {name:{66 if len(some) < len(times) else 40}}  {values}")
+        print()
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)
         a.out.write_bytes(reference_data.picture(times).png())
-        print(f"\nThe picture is {a.out}.")
+        print(f"The picture is {a.out}.")
     return 0
 
 

@@ -1,91 +1,19 @@
-"""Clusters as numbers: compute and memory rates of devices, bandwidths of links."""
+"""Clusters as numbers: devices in nodes, and the network between them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from course_lib.sim.core.hardware import GIB, Link, require_positive
+from course_lib.sim.core.hardware import Link, require_positive
+from course_lib.sim.llm.hardware.device import Device
+from course_lib.sim.llm.hardware.presets import A100_DEVICE, DEVICE_PRESETS, H100_DEVICE
+from course_lib.sim.llm.hardware.software import MEGATRON_2022, Software
 
-# Assumed: neither from a data sheet nor fitted. `reference_data.sensitivity` shows the effect of changing them.
-STREAM_EFFICIENCY, ATTENTION_EFFICIENCY, SMALL_TILE_SLOWDOWN = 0.8, 0.7, 1.1
-STEP_OVERHEAD_SECONDS = 0.0844  # seconds, fitted: see `reference_data`
+__all__ = ["A100_DEVICE", "DEVICE_PRESETS", "H100_DEVICE", "STEP_OVERHEAD_SECONDS", "Cluster", "Device"]
 
-TILE_SHAPES = ((128, 256), (256, 128), (128, 128))  # rows and columns of the result that one processor computes at a time
-
-
-@dataclass(frozen=True)
-class Device:
-    """A GPU.
-
-    Parameters
-    ----------
-    name : str
-    flops : float
-        Peak FLOP per second, 16 bits, dense.
-    processors : int
-        Number of streaming multiprocessors.
-    memory_bandwidth, memory : float
-        Bytes per second, and bytes.
-    matrix : float
-        Fraction of `flops` that a processor reaches inside a tile of a large matrix product.
-    inside, network : Link
-        Links as sold: to devices of its node, and to others.
-    stream : float
-        Fraction of `memory_bandwidth` that elementwise operations reach.
-    attention : float
-        Fraction of `matrix` that the small products of attention heads reach.
-    small_tile : float
-        Slowdown of a small tile per FLOP, as it reads its operands more often.
-
-    Raises
-    ------
-    ValueError
-        A number is out of range.
-    """
-
-    name: str
-    flops: float
-    processors: int
-    memory_bandwidth: float
-    memory: float
-    matrix: float
-    inside: Link
-    network: Link
-    stream: float = STREAM_EFFICIENCY
-    attention: float = ATTENTION_EFFICIENCY
-    small_tile: float = SMALL_TILE_SLOWDOWN
-
-    def __post_init__(self):
-        parts = ("matrix", "stream", "attention")
-        require_positive(self, f"the device {self.name}", "flops", "processors", "memory_bandwidth", "memory", "small_tile", *parts)
-        for name in parts:
-            if getattr(self, name) > 1:
-                raise ValueError(f"the device {self.name}: {name} is a fraction, at most 1; got {getattr(self, name)}.")
-
-    def product(self, m: int, n: int, k: int, written: int = 2) -> float:
-        """Seconds of a matrix product of ``(m, k)`` by ``(k, n)``.
-
-        The result is computed in tiles, one per processor, in waves: the last wave may leave processors idle. The result of a wave is
-        written before the next one begins (NVIDIA, "Matrix multiplication background user's guide", sections 3 and 4).
-
-        Parameters
-        ----------
-        m, n, k : int
-        written : int
-            Bytes written per number of the result, and read, if it is added to existing values.
-        """
-        one, best = self.flops * self.matrix / self.processors, math.inf
-        for rows, columns in TILE_SHAPES:
-            waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / self.processors)
-            longer = self.small_tile if rows * columns < TILE_SHAPES[0][0] * TILE_SHAPES[0][1] else 1.0
-            begun = 2.0 * rows * columns * k / one * longer
-            best = min(best, waves * (begun + self.stream_time(rows * columns * written * self.processors)))
-        return max(best, 2 * (m * k + n * k + m * n) / self.memory_bandwidth)
-
-    def stream_time(self, nbytes: float) -> float:
-        """Seconds to read and write this many bytes of device memory."""
-        return nbytes / (self.memory_bandwidth * self.stream)
+# Assumed, see `reference_data.sensitivity`: seconds of a step outside its layers, and the spread of the devices' speeds.
+STEP_OVERHEAD_SECONDS, SPREAD = 0.05, 0.01
 
 
 @dataclass(frozen=True)
@@ -98,7 +26,7 @@ class Cluster:
     gpus : int
         Number of devices.
     node : int
-        Devices per node.
+        Devices per node, by default as the device is sold.
     inside, network : Link, optional
         Links of a device, within its node and beyond it; by default as the device is sold.
     pod : int
@@ -107,6 +35,10 @@ class Cluster:
         Factor by which a device's bandwidth shrinks beyond its pod.
     overhead : float
         Seconds of a step outside the layers and the optimizer: launching, reading the texts, reporting the loss.
+    software : Software
+        The training program.
+    spread : float
+        Standard deviation of the devices' speeds, as a fraction: a step waits for the slowest.
 
     Raises
     ------
@@ -115,23 +47,27 @@ class Cluster:
 
     Notes
     -----
-    Devices are numbered so that tensor parallel ranks are adjacent, then data parallel ones, then the stages of the pipeline, as
-    Megatron-LM places them.
+    Devices are numbered so that tensor parallel ranks are adjacent, then context parallel ones, then data parallel ones, then the stages
+    of the pipeline, as Megatron-LM places them.
     """
 
     device: Device
     gpus: int
-    node: int = 8
+    node: int | None = None
     inside: Link | None = None
     network: Link | None = None
     pod: int = 0
     oversubscription: float = 1.0
     overhead: float = STEP_OVERHEAD_SECONDS
+    software: Software = MEGATRON_2022
+    spread: float = SPREAD
 
     def __post_init__(self):
         for name in ("inside", "network"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self.device, name))
+        if self.node is None:
+            object.__setattr__(self, "node", self.device.node)
         for name, least in (("gpus", 1), ("node", 1), ("pod", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -142,8 +78,19 @@ class Cluster:
         if self.oversubscription < 1 or not 0 <= self.overhead < math.inf:
             wrong = f"{self.oversubscription} and {self.overhead}"
             raise ValueError(f"a cluster's oversubscription must be 1 or more, and its overhead 0 seconds or more; got {wrong}.")
+        if not 0 <= self.spread <= 0.1:
+            raise ValueError(f"a cluster's spread is a fraction, 0 to 0.1; got {self.spread!r}.")
 
-    def link(self, n: int, stride: int) -> Link:
+    @property
+    def slowest(self) -> float:
+        """Time of the slowest device relative to an average one.
+
+        The largest of n normally distributed times is about ``spread * sqrt(2 log(n))`` above the mean. Devices of the same kind differ in
+        speed, as their clocks follow their temperature and power (Sinha et al., 2022, "Not all GPUs are created equal").
+        """
+        return 1.0 + self.spread * math.sqrt(2 * math.log(self.gpus))
+
+    def link(self, n: int, stride: int, alone: bool = False) -> Link:
         """Link of a device of a group to its neighbour in the group's ring.
 
         Parameters
@@ -152,13 +99,15 @@ class Cluster:
             Number of devices in the group.
         stride : int
             Distance between the group's devices in the cluster.
+        alone : bool
+            Whether a device sends all that leaves the node itself: no ring.
         """
         span = n * stride
         if self.gpus <= self.node or self.node % span == 0:
             return self.inside
         # Members in the same node have a link out each; if groups and nodes do not align, some node has one member only.
         members_per_node = self.node // stride if self.node % stride == span % self.node == 0 else 1
-        return self._out(max(members_per_node, 1), self.pod % span == 0)
+        return self._out(1 if alone else max(members_per_node, 1), self.pod % span == 0)
 
     def between(self, first: int, last: int) -> Link:
         """Link between two of these devices, which may be in different nodes."""
@@ -172,22 +121,3 @@ class Cluster:
             self.network.bandwidth * self.network.efficiency * members_per_node / less, self.inside.bandwidth * self.inside.efficiency
         )
         return Link(bandwidth, 1.0, self.network.latency)
-
-
-# NCCL's own tests report about these fractions of the bandwidths of NVLink and InfiniBand; the latencies are assumed, too.
-_NVLINK_EFFICIENCY, _INFINIBAND_EFFICIENCY, _LINK_LATENCY_SECONDS = 0.78, 0.9, 10e-6
-
-
-def _links(nvlink: float, infiniband: float) -> dict[str, Link]:
-    return dict(
-        inside=Link(nvlink, _NVLINK_EFFICIENCY, _LINK_LATENCY_SECONDS),
-        network=Link(infiniband, _INFINIBAND_EFFICIENCY, _LINK_LATENCY_SECONDS),
-    )
-
-
-# Data sheets: NVIDIA A100 80 GB SXM with HDR InfiniBand, H100 SXM with NDR.
-# `matrix` of the A100 is fitted, see `reference_data`; that of the H100 is assumed: tensor cores three times as fast wait more often
-# for their operands.
-A100_DEVICE = Device("A100 80 GB", 312e12, 108, 2039e9, 80 * GIB, matrix=0.907, **_links(300e9, 25e9))
-H100_DEVICE = Device("H100 80 GB", 989e12, 132, 3352e9, 80 * GIB, matrix=0.75, **_links(450e9, 50e9))
-DEVICE_PRESETS = {"a100": A100_DEVICE, "h100": H100_DEVICE}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.sim.llm import stage_costs
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import Configuration, check_configuration
-from course_lib.sim.llm.schedule import work_order
+from course_lib.sim.llm.costs.schedule import work_order
+from course_lib.sim.llm.costs.stage import StageCosts
 from course_lib.sim.llm.transformer import Transformer
 
 
@@ -110,7 +110,7 @@ def simulate(model: Transformer, cluster: Cluster, configuration: Configuration,
         The configuration does not fit the model or the cluster. It may exceed a device's memory: see `Step.fits`.
     """
     check_configuration(model, cluster, configuration)
-    costs = stage_costs.StageCosts(model, cluster, configuration)
+    costs = StageCosts(model, cluster, configuration)
     run = _Simulation(costs, configuration, keep)
     ended = run.run()
     end = max(_finish_rank(run, costs, rank, when) for rank, when in enumerate(ended)) + cluster.overhead
@@ -122,7 +122,7 @@ def simulate(model: Transformer, cluster: Cluster, configuration: Configuration,
 class _Simulation:
     """Ranks of the pipeline as generators, which yield when they can continue, or what they wait for."""
 
-    def __init__(self, costs: stage_costs.StageCosts, configuration: Configuration, keep: bool):
+    def __init__(self, costs: StageCosts, configuration: Configuration, keep: bool):
         c = configuration
         self.costs, self.ranks, self.chunks, self.micro_batches, self.keep = (
             costs,
@@ -181,11 +181,12 @@ class _Simulation:
             if self.keep:
                 self.events.append(StageEvent(rank, "forward" if forward else "backward", chunk, k, start, now))
             if stage != (last if forward else 0):
-                start = now
-                now = yield start + costs.message[rank if forward else rank - 1]
-                self._send((forward, stage + (1 if forward else -1), k), now)
-                if self.keep and now > start:
-                    self.events.append(StageEvent(rank, "message", chunk, k, start, now))
+                start, arrives = now, now + costs.message[rank if forward else rank - 1]
+                if not costs.cluster.software.hidden_messages:
+                    now = yield arrives
+                self._send((forward, stage + (1 if forward else -1), k), arrives)
+                if self.keep and arrives > start:
+                    self.events.append(StageEvent(rank, "message", chunk, k, start, arrives))
         yield None
 
     def _send(self, message: tuple, when: float) -> None:
@@ -196,18 +197,25 @@ class _Simulation:
             heapq.heappush(self.heap, (max(since, when), rank))
 
 
-def _finish_rank(run: _Simulation, costs: stage_costs.StageCosts, rank: int, now: float) -> float:
-    """Finish a rank's step: chunks' gradients are reduced during the remaining computation, then the optimizer runs; return the end."""
-    free = 0.0
+def _finish_rank(run: _Simulation, costs: StageCosts, rank: int, now: float) -> float:
+    """Finish a rank's step: gradients are reduced, during the remaining computation if the software does so; then the optimizer runs."""
+    free, overlap = 0.0, costs.cluster.software.gradients
     for when, chunk in run.gradients[rank]:
-        took = costs.reduce(rank, chunk)
-        free, start = max(free, when) + took, max(free, when)
+        took, stage = costs.reduce(rank, chunk), chunk * run.ranks + rank
+        ready = now if overlap == "none" else when
+        if overlap == "layer":  # the last layer's are ready when its backward is, of the last micro-batch
+            layers = max(sum(costs.held(stage)[:2]), 1)
+            ready = max(when - costs.stage(stage).backward * (1 - 1 / layers), when + took / layers - took)
+        free, start = max(free, ready) + took, max(free, ready)
         if took and run.keep:
             run.events.append(StageEvent(rank, "gradients", chunk, -1, start, free))
     start = max(now, free)
-    end = start + costs.update(rank)
+    tied = start + costs.tie(rank)
+    if run.keep and tied > start:
+        run.events.append(StageEvent(rank, "gradients", -1, -1, start, tied))
+    end = tied + costs.update(rank)
     if run.keep:
-        run.events.append(StageEvent(rank, "update", -1, -1, start, end))
+        run.events.append(StageEvent(rank, "update", -1, -1, tied, end))
     gathered = end + costs.gather(rank)
     if run.keep and gathered > end:
         run.events.append(StageEvent(rank, "weights", -1, -1, end, gathered))

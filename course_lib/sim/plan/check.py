@@ -49,11 +49,13 @@ def call_plan(model, cluster):
 def _build_cluster(plain):
     from course_lib.sim.core.hardware import Link
     from course_lib.sim.llm.cluster import Cluster, Device
+    from course_lib.sim.llm.hardware.software import Software
 
     def links(plain):
         return {name: Link(**plain[name]) for name in ("inside", "network")}
 
-    return Cluster(**plain | links(plain) | dict(device=Device(**plain["device"] | links(plain["device"]))))
+    device, software = Device(**plain["device"] | links(plain["device"])), Software(**plain["software"])
+    return Cluster(**plain | links(plain) | dict(device=device, software=software))
 
 
 class PlanCheck(Check):

@@ -9,6 +9,8 @@ from pathlib import Path
 from course_lib.sim.core.hardware import Link
 from course_lib.sim.llm.cluster import DEVICE_PRESETS, Cluster, Device
 from course_lib.sim.llm.configuration import PlanError
+from course_lib.sim.llm.hardware.presets import NETWORK_EFFICIENCIES
+from course_lib.sim.llm.hardware.software import SOFTWARE_PRESETS, Software
 from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 
 # Smaller values indicate another unit.
@@ -17,6 +19,7 @@ MIN_VALUES = {
     "bandwidth": (1e6, "bytes a second"),
     "memory_bandwidth": (1e9, "bytes a second"),
     "flops": (1e9, "FLOP a second"),
+    "flops8": (1e9, "FLOP a second"),
 }
 
 
@@ -28,10 +31,24 @@ def model_named(name: str) -> Transformer:
 
 
 def device_named(name: str) -> Device:
-    """Look up one of `DEVICES`; PlanError if there is none."""
-    if name.lower() not in DEVICE_PRESETS:
-        raise PlanError(f"there is no device {name!r}: choose one of {', '.join(DEVICE_PRESETS)}, or describe it in a file (--file).")
-    return DEVICE_PRESETS[name.lower()]
+    """Look up one of `DEVICE_PRESETS`; PlanError if there is none."""
+    return _named("device", name, DEVICE_PRESETS)
+
+
+def software_named(name: str) -> Software:
+    """Look up one of `SOFTWARE_PRESETS`; PlanError if there is none."""
+    return _named("software", name, SOFTWARE_PRESETS)
+
+
+def network_named(name: str, device: Device) -> Link:
+    """Return the device's link to other nodes, on a network of this kind; PlanError if there is none of it."""
+    return replace(device.network, efficiency=_named("network", name, NETWORK_EFFICIENCIES))
+
+
+def _named(kind: str, name: str, presets: dict) -> object:
+    if name.lower() not in presets:
+        raise PlanError(f"there is no {kind} {name!r}: choose one of {', '.join(presets)}, or describe it in a file (--file).")
+    return presets[name.lower()]
 
 
 def read(path: Path, model: Transformer | None, device: Device | None, gpus: int | None) -> tuple[Transformer | None, Cluster | None]:
@@ -74,11 +91,22 @@ def _model(path: Path, keys: dict) -> Transformer:
     _check_keys(path, "model", keys, Transformer)
     if base:
         # Defaults derived from a size are derived from the new one; and the preset's name is extended if anything else changes.
-        derived = {"feed_forward": ("hidden", base.feed_forward == 4 * base.hidden), "kv_heads": ("heads", base.kv_heads == base.heads)}
-        again = {name: None for name, (of, was) in derived.items() if was and of in keys}
+        again = {name: None for name, (of, was) in _derived(base).items() if was and not of.isdisjoint(keys)}
         return replace(base, **again | ({"name": f"{base.name} ({path.name})"} if keys else {}) | keys)
     _require_keys(path, "model", keys, {"layers", "hidden", "heads"}, ", or a preset")
     return Transformer(**{"name": path.stem} | keys)
+
+
+def _derived(base: Transformer) -> dict[str, tuple[set[str], bool]]:
+    """Fields that have a default: the fields that it is derived from, and whether they have it here."""
+    width = base.head_width == base.hidden // base.heads
+    return {
+        "feed_forward": ({"hidden"}, base.feed_forward == 4 * base.hidden),
+        "kv_heads": ({"heads"}, base.kv_heads == base.heads),
+        "head_width": ({"hidden", "heads"}, width),
+        "value_width": ({"hidden", "heads", "head_width"}, base.value_width == base.head_width),
+        "expert_feed_forward": ({"feed_forward", "hidden"}, not base.experts or base.expert_feed_forward == base.feed_forward),
+    }
 
 
 def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) -> Cluster | None:
@@ -87,6 +115,12 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
         return None
     if gpus is None:
         raise PlanError(f"{path}: [cluster] needs gpus, the number of devices.")
+    software = keys.pop("software", None)
+    if software is not None:
+        keys["software"] = _software(path, software)
+    network = keys.get("network")
+    if isinstance(network, str):
+        del keys["network"]
     _links(path, "cluster", keys)
     _check_keys(path, "cluster", keys, Cluster)
     if isinstance(described, str):
@@ -97,7 +131,18 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
             raise PlanError(f"{path}: there is no device {described!r}: choose one of {known}, or give a table of its fields.") from None
     elif not isinstance(described, Device):
         described = _device(path, dict(_require_table(path, "device", described)))
+    if isinstance(network, str):
+        keys["network"] = network_named(network, described)
     return Cluster(described, gpus, **keys)
+
+
+def _software(path: Path, described: object) -> Software:
+    """Software by name, or by a table of its fields, which may have a name to start from."""
+    if isinstance(described, str):
+        return software_named(described)
+    keys = dict(_check_keys(path, "cluster.software", _require_table(path, "software", described), Software))
+    base = SOFTWARE_PRESETS.get(str(keys.get("name", "")).lower(), Software(path.stem))
+    return replace(base, **keys)
 
 
 def _device(path: Path, keys: dict) -> Device:
