@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.simulation import bare
-from course_lib.sim.llm.cluster import A100_DEVICE, Cluster
+from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.transformer import GPT_175B
+from course_lib.sim.llm.transformer import GPT_175B, MODEL_PRESETS
 from course_lib.sim.plan.search import best
 
 TURNS = 5
@@ -24,6 +24,12 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
         best(replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024))
         taken.append(time.perf_counter() - began)
     yield "plan-175b-1024/second", taken, 20.0
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        best(MODEL_PRESETS["deepseek-v3"], Cluster(H100_DEVICE, 2048), whole=True)
+        taken.append(time.perf_counter() - began)
+    yield "plan-experts-all-axes-2048/second", taken, 20.0
     model, place = replace(GPT_175B, batch=512), Cluster(A100_DEVICE, 512)
     shared = Configuration(8, 8, 8, interleave=6, sequence_parallel=True, recompute="selective", sharded_optimizer=True)
     assert shared.micro_batches(model) == 64

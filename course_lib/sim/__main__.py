@@ -5,29 +5,34 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from course_lib.sim.llm import reference_data
-from course_lib.sim.llm.cluster import Cluster
-from course_lib.sim.llm.configuration import PlanError
+from course_lib.sim.llm.cluster import DEVICE_PRESETS, Cluster
+from course_lib.sim.llm.configuration import PRECISIONS, PlanError
 from course_lib.sim.llm.events import simulate
+from course_lib.sim.llm.hardware.software import MEGATRON_2022, SOFTWARE_PRESETS
 from course_lib.sim.llm.measured import activations, comparison, fit, rows
 from course_lib.sim.llm.transformer import MODEL_PRESETS
-from course_lib.sim.plan import report, toml_config
-from course_lib.sim.plan.search import best
+from course_lib.sim.plan import reasons, report, search, toml_config
+from course_lib.sim.plan.space import all_configurations
 
 TOML_FORMAT_HELP = """Format of a file (sizes as counts, rates in bytes per second, memory in bytes; every key has a default):
 
   [model]
   preset = "7b"               # then only what differs from it; or layers, hidden and heads
-  sequence = 8192             # batch, vocabulary, feed_forward, gated, kv_heads, fused, dropout
+  sequence = 8192             # batch, vocabulary, feed_forward, gated, kv_heads, fused, dropout, tied
+  experts = 8                 # top_k, shared_experts, expert_feed_forward, dense_layers, capacity
+  kv_rank = 512               # latent attention: query_rank, rotary_width, head_width, value_width
   [cluster]
   gpus = 64
-  node = 8
+  node = 8                    # devices that fast links connect, 72 in an NVL72 domain
   device = "a100"             # or {name = "a100", memory = 40e9}, or all of a device's fields
-  network = {bandwidth = 25e9, efficiency = 0.9, latency = 1e-5}   # inside is a table like this, too
+  network = "roce"            # or "infiniband", or {bandwidth = 25e9, efficiency = 0.9, latency = 1e-5}; inside is a table like this
   pod = 256                   # devices behind one switch; oversubscription = 2 beyond it
   overhead = 0.1              # seconds of a step outside the layers
+  software = "megatron-core"  # or {name = "megatron-core", hidden_experts = 1.0}, which hides exchanges behind computation
 """
 
 
@@ -39,7 +44,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     plan = commands.add_parser("plan", help="the best configurations of a model on a cluster", formatter_class=how, epilog=TOML_FORMAT_HELP)
     plan.add_argument("--model", help=f"one of {', '.join(MODEL_PRESETS)}")
     plan.add_argument("--gpus", type=int, help="number of devices")
-    plan.add_argument("--device", help="a100 or h100 (h100), in nodes of eight")
+    plan.add_argument("--device", help=f"one of {', '.join(DEVICE_PRESETS)} (h100)")
+    plan.add_argument("--software", help=f"one of {', '.join(SOFTWARE_PRESETS)} ({MEGATRON_2022.name})")
+    plan.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0], help="of matrix products (bf16)")
     plan.add_argument("--file", type=Path, help="a TOML file, which overrides the three options above; see below")
     plan.add_argument("--count", type=int, default=5, help="number of configurations (5)")
     plan.add_argument("--tokens", type=float, help="tokens of the whole run, to compute its duration")
@@ -70,19 +77,29 @@ def _plan(a: argparse.Namespace) -> int:
         model, place = toml_config.read(a.file, model, device, a.gpus)
     if model is None or place is None:
         raise PlanError("specify a model and a number of devices: --model and --gpus, or a file with both (--file).")
+    if a.software:
+        place = replace(place, software=toml_config.software_named(a.software))
     for name in ("count", "tokens", "price"):
         value = getattr(a, name)
         if value is not None and not 0 < value < math.inf:
             raise PlanError(f"--{name} must be more than 0; got {value}.")
     if a.price and not a.tokens:
         raise PlanError("--price computes the cost of a whole run: give its length with --tokens.")
-    steps = best(model, place, a.count)
+    fitting = search.candidates(model, place, all_configurations(model, place, precision=a.precision))
+    steps = search.simulated(model, place, fitting, a.count, max_events=search.MAX_EVENTS)
     print(f"{model.name} on {place.gpus} × {place.device.name}, {model.batch} texts of {model.sequence} tokens per step:\n")
     print(report.table(steps))
     if a.tokens:
         print(f"\n{report.whole_run(steps[0], a.tokens, a.price)}.")
+    print(f"\n{report.memory_table(steps[0])}")
+    why, otherwise = reasons.reasons(steps[0]), reasons.changes(steps, fitting)
+    print(
+        "\n".join(["", "Why the first:", *(f"  {line}" for line in why), "", "What would change it:", *(f"  {line}" for line in otherwise)])
+    )
     a.out.mkdir(parents=True, exist_ok=True)
-    (a.out / "report.html").write_text(report.render_html(model, place, steps, a.price, a.tokens), encoding="utf-8")
+    (a.out / "report.html").write_text(
+        report.render_html(model, place, steps, a.price, a.tokens, (why, otherwise), fitting), encoding="utf-8"
+    )
     report.write_trace(simulate(model, place, steps[0].configuration), a.out / "trace.json")
     print(f"\nThe report is {a.out / 'report.html'}; open {a.out / 'trace.json'} in ui.perfetto.dev.")
     return 0

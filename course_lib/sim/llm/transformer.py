@@ -183,7 +183,7 @@ class Transformer:
         """Parameters of the model, or only those that a position meets: `top_k` of the experts.
 
         >>> round(GPT_175B.parameters() / 1e9, 1), round(MODEL_PRESETS["70b"].parameters() / 1e9, 1)
-        (174.6, 70.6)
+        (174.6, 69.0)
         >>> mixtral = MODEL_PRESETS["mixtral-8x7b"]
         >>> [round(mixtral.parameters(active) / 1e9, 1) for active in (False, True)]
         [46.7, 12.9]

@@ -14,7 +14,8 @@ from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
-from course_lib.sim.plan.search import configurations
+from course_lib.sim.plan.search import Candidate
+from course_lib.sim.plan.space import configurations, grids
 from course_lib.utils import wording
 
 STYLE = """
@@ -48,14 +49,34 @@ def table(steps: Sequence[Step]) -> str:
     return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), cells[-1]]) for cells in rows)
 
 
-def grid_times(model: Transformer, cluster: Cluster) -> dict[tuple[int, int, int], float]:
-    """Seconds of the fastest configuration of each grid that fits, by closed forms; infinity if none fits."""
-    found: dict[tuple[int, int, int], float] = {}
-    for c in configurations(model, cluster):
-        seconds, nbytes = estimate(model, cluster, c)
-        grid = c.tensor, c.pipeline, c.data
-        found[grid] = min(found.get(grid, math.inf), seconds if nbytes <= cluster.device.memory else math.inf)
-    return found
+def memory_table(step: Step) -> str:
+    """Format the memory of the fullest device by kind."""
+    kinds = pictures.memory_by_kind(step)
+    rank = max(range(len(step.peaks)), key=step.peaks.__getitem__)
+    held = ", ".join(f"{kind} {nbytes / 2**30:.1f}" for kind, nbytes in kinds.items())
+    of = f"{step.peak / 2**30:.1f} of {step.cluster.device.memory / 2**30:.1f}"
+    return f"The fullest device (stage {rank}) holds, in GiB: {held}; together {of}."
+
+
+def grid_times(model: Transformer, cluster: Cluster, found: Sequence[Candidate] | None = None) -> dict[tuple[int, int, int], float]:
+    """Seconds of the fastest configuration of each grid that fits, by closed forms; infinity if none fits.
+
+    Parameters
+    ----------
+    model : Transformer
+    cluster : Cluster
+    found : sequence of (float, float, Configuration), optional
+        Candidates of a search of all axes, whose context axis is counted as data here; by default, part 29's axes are searched.
+    """
+    if found is None:
+        found = [(*estimate(model, cluster, c), c) for c in configurations(model, cluster)]
+        times = {}
+    else:
+        times = {(one["tensor"], one["pipeline"], one["data"] * one["context"]): math.inf for one in grids(model, cluster)}
+    for seconds, nbytes, c in found:
+        grid = c.tensor, c.pipeline, c.data * c.context
+        times[grid] = min(times.get(grid, math.inf), seconds if nbytes <= cluster.device.memory else math.inf)
+    return times
 
 
 def whole_run(step: Step, tokens: float, price: float | None = None) -> str:
@@ -67,9 +88,27 @@ def whole_run(step: Step, tokens: float, price: float | None = None) -> str:
 
 
 def render_html(
-    model: Transformer, cluster: Cluster, steps: Sequence[Step], price: float | None = None, tokens: float | None = None
+    model: Transformer,
+    cluster: Cluster,
+    steps: Sequence[Step],
+    price: float | None = None,
+    tokens: float | None = None,
+    notes: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    found: Sequence[Candidate] | None = None,
 ) -> str:
-    """Render the report as a single HTML page with all figures."""
+    """Render the report as a single HTML page with all figures.
+
+    Parameters
+    ----------
+    model : Transformer
+    cluster : Cluster
+    steps : sequence of Step
+    price, tokens : float, optional
+    notes : (sequence of str, sequence of str)
+        Why the first is the best, and what would change that.
+    found : sequence of (float, float, Configuration), optional
+        As in `grid_times`.
+    """
     best = simulate(model, cluster, steps[0].configuration)
     title = f"{model.name} on {cluster.gpus} × {cluster.device.name}"
     facts = {
@@ -84,17 +123,22 @@ def render_html(
     heads = "".join(f"<th>{name}</th>" for name in HEADINGS)
     named = {f"{i}: {wording.seconds(step.seconds)}": step for i, step in enumerate(steps, 1)}
     figures = {
-        "All grids": pictures.grids(grid_times(model, cluster), "The fastest step of each grid, by closed forms"),
+        "All grids": pictures.grids(grid_times(model, cluster, found), "The fastest step of each grid, by closed forms"),
         "Memory": pictures.memory(named, "Memory of the fullest rank, by kind"),
         "The fastest": pictures.timeline(best, "A step"),
     }
+    facts_of = "".join(
+        f"<h2>{heading}</h2><ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
+        for heading, lines in zip(("Why the first", "What would change it"), notes, strict=True)
+        if lines
+    )
     drawn = ""
     for heading, picture in figures.items():
         data = base64.b64encode(picture.png()).decode()
         drawn += f'<h2>{heading}</h2><img alt="{html.escape(picture.text)}" src="data:image/png;base64,{data}">'
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
-        f"<h1>{html.escape(title)}</h1><table>{rows}</table><h2>The best</h2><table><tr>{heads}</tr>{others}</table>{drawn}"
+        f"<h1>{html.escape(title)}</h1><table>{rows}</table><h2>The best</h2><table><tr>{heads}</tr>{others}</table>{facts_of}{drawn}"
         "<p>Simulated times. For their accuracy, see <code>make validate</code>.</p></html>\n"
     )
 

@@ -43,7 +43,7 @@ def all_configurations(
 
     Tensor parallel ranks always split the positions, too, and replicas always shard the optimizer state: neither costs time.
     """
-    for grid in _grids(model, cluster):
+    for grid in grids(model, cluster):
         stage_devices = grid["tensor"] * grid["context"] * grid["data"]
         for experts in _expert_axes(model, grid["tensor"], stage_devices):
             for zero in (1, 2, 3) if grid["context"] * grid["data"] > 1 else (0,):
@@ -53,7 +53,8 @@ def all_configurations(
                 yield from _details(model, cluster, axes, micro_batches)
 
 
-def _grids(model: Transformer, cluster: Cluster) -> Iterator[dict[str, int]]:
+def grids(model: Transformer, cluster: Cluster) -> Iterator[dict[str, int]]:
+    """Yield the sizes of the tensor, context, pipeline and data axes that the model's sizes allow."""
     for tensor in divisors(cluster.gpus, cluster.node):
         if model.heads % tensor or model.kv_heads % tensor or model.feed_forward % tensor:
             continue

@@ -1,4 +1,4 @@
-"""What a training program hides behind computation, and what it does one after the other."""
+"""Training programs: which exchanges they hide behind computation, and which operations they fuse."""
 
 from __future__ import annotations
 

@@ -89,18 +89,18 @@ ASSUMED: dict[str, Change] = {
     "overhead 0.08 s": of_place(overhead=0.08),
     "spread 0.5 %": of_place(spread=0.005),
     "spread 1.5 %": of_place(spread=0.015),
-    "a quarter of forward hidden": lambda row: of_software(hidden_forward=row.software.hidden_forward / 2)(row),
+    "hidden_forward halved": lambda row: of_software(hidden_forward=row.software.hidden_forward / 2)(row),
 }
 EFFECTS: dict[str, Change] = {
-    "tiles fill and drain": of_device(fill=0),
-    "operations start one by one": of_device(launch=0.0),
-    "small tiles read more": of_device(small_tile=1.0),
+    "tiles that fill and drain": of_device(fill=0),
+    "gaps between operations": of_device(launch=0.0),
+    "small tiles that read more": of_device(small_tile=1.0),
     "the slowest of many devices": of_place(spread=0.0),
-    "outside the layers": of_place(overhead=0.0),
-    "exchanges in view": of_software(hidden_forward=1.0, hidden_backward=1.0),
+    "time outside the layers": of_place(overhead=0.0),
+    "tensor parallel exchanges not hidden": of_software(hidden_forward=1.0, hidden_backward=1.0),
     "gradients added apart, norms read twice": of_software(fused_accumulation=True, fused_norms=True),
     "gradients travel at the end": of_software(gradients="layer"),
-    "messages in view": of_software(hidden_messages=True),
+    "messages that their sender waits for": of_software(hidden_messages=True),
     "the loss in many operations": of_software(fused_loss=True),
     "latency of links": _links(("inside", "network"), latency=0.0),
 }
@@ -119,7 +119,7 @@ def effects(rows: Sequence[Measured] | None = None) -> Iterator[tuple[str, list[
 
 
 def openings() -> Iterator[tuple[str, list[Comparison]]]:
-    """What rows would be with other values of settings that their papers do not state.
+    """Compare rows with other values of settings that their papers do not state.
 
     Yields
     ------

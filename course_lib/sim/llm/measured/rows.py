@@ -99,7 +99,7 @@ def _grattafiori(gpus: int, data: int, context: int, sequence: int, tflops: floa
 
 
 def _recipe(name: str, precision: str, batch: int, seconds: float, **sizes: int | bool) -> Measured:
-    model = replace(MODEL_PRESETS[name.lower()], batch=batch, sequence=8192)
+    model = replace(MODEL_PRESETS[name.lower()], batch=batch, sequence=8192, vocabulary=128256)
     configuration = Configuration(**sizes, sequence_parallel=sizes.get("tensor", 1) > 1, sharded_optimizer=True, precision=precision)
     named = f"{name}, {configuration.gpus} devices, {precision}"
     return Measured(RECIPES, named, model, configuration, seconds, H100_DEVICE, MEGATRON_CORE)
@@ -137,5 +137,21 @@ MEASURED = [
     _recipe("405B", "fp8", 256, 12.37, data=4, **_405B),
     _recipe("405B", "bf16", 1024, 19.87, data=16, **_405B),
     _recipe("405B", "fp8", 1024, 12.56, data=16, **_405B),
+]
+# Models with experts. Neither what is recomputed nor how well the experts are balanced is stated, so these rows are shown and not counted.
+EXPERTS = "NVIDIA, Megatron Bridge performance summaries 25.09 and 26.04.01: H100, fp8, sequence 4096"
+
+
+def _experts(name: str, gpus: int, batch: int, tokens: float, **sizes: int) -> Measured:
+    """A row: tokens per second and device."""
+    model = replace(MODEL_PRESETS[name], batch=batch)
+    configuration = Configuration(**sizes, data=gpus // 16, sequence_parallel=True, precision="fp8", uneven=True, zero=1)
+    seconds = batch * model.sequence / (gpus * tokens)
+    return Measured(EXPERTS, f"{model.name}, {gpus} devices", model, configuration, seconds, H100_DEVICE, MEGATRON_CORE)
+
+
+FURTHER = [
+    _experts("qwen3-235b", 256, 8192, 1712, tensor=2, pipeline=8, interleave=4, expert=32),
+    _experts("deepseek-v3", 1024, 8192, 1297, tensor=2, pipeline=8, interleave=4, expert=64),
 ]
 SOURCES = tuple(dict.fromkeys(row.source for row in MEASURED))

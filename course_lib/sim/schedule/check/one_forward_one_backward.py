@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.sim.core.hardware import FREE_COMMUNICATION, LAYER
-from course_lib.sim.llm.schedule import work_order
+from course_lib.sim.llm.costs.schedule import work_order
 from course_lib.sim.schedule import replay, stats
 from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, left_over, update_seconds
 from course_lib.sim.schedule.simulation import Result
