@@ -113,6 +113,9 @@ def _validate(a: argparse.Namespace) -> int:
     print(
         "Fitted, by a rule stated before (course_lib/sim/llm/measured/rows.py): the rows on a single node, to one number of each device.\n"
     )
+    print(comparison.table(comparison.times(rows.FURTHER), f"Shown and not counted ({rows.ZERO_3}; {rows.EXPERTS})", "s"))
+    print("That ZeRO-3 used one port of a node is concluded from these rows. What was recomputed of the models with experts, and how well")
+    print("the experts were balanced, is not stated: nothing and perfectly are taken.\n")
     heading = "Activations of a layer, relative to tensor parallelism's (Korthikanti et al., 2022, table 2, figure 7)"
     print(comparison.table(activations.activations(), heading, "%"))
     print("Theirs and ours count the same arrays in two ways: bytes per layer by formula, and bytes that the simulated ranks hold.\n")

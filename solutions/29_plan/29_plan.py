@@ -63,8 +63,8 @@ print(f"{wording.memory(step.peak)} on a device. Does that fit? {step.fits}")
 #
 # Others have timed four models on up to 512 devices: each once with full recomputation, and once with `sequence_parallel` and selective
 # recomputation. Peak rates come from data sheets. How close devices get to them is partly assumed; `make validate`, in the course folder,
-# says where, and how much that matters. Two numbers are fitted to the two runs of the smallest model: how close to its peak a device comes
-# in a matrix product, and the time a step spends outside its layers, such as on reading texts. What does the table say about the other six?
+# says where, and how much that matters. One number is fitted to the two runs of the smallest model: how close to its peak a device comes
+# in a matrix product. What does the table say about the other six?
 
 # %% Compare with what was measured tags=["folded", "slide-50"]
 times = reference_data.times()
@@ -148,7 +148,7 @@ pictures.memory(steps, f"22B, {batch} texts per step, on {gpus} devices: the ful
 # You have three functions.
 #
 # - `problems(model, cluster, c)` returns a list of sentences about what does not fit together; it is empty if all is well.
-# - `estimate(model, cluster, c)` returns about how many seconds a step takes, and how many bytes a device holds. It takes a tenth of a
+# - `estimate(model, cluster, c)` returns about how many seconds a step takes, and how many bytes a device holds. It takes about a tenth of a
 #   millisecond. Its seconds are mostly within 2%, and at worst 10% off; its bytes are within 1%.
 # - `simulate(model, cluster, c)` is as exact as the simulator gets, and takes a hundred times as long, or more. It returns a step with
 #   `seconds`, `peak`, `fits` and its `configuration`.
@@ -257,8 +257,9 @@ print(report.whole_run(winner, tokens, price))
 # %% [markdown] tags=["slide"]
 # ## From a shell
 #
-# `python -m course_lib.sim plan --model 70b --gpus 512 --device h100` prints the five best configurations, and writes a report and a trace
-# for Perfetto. `--help` shows how to describe your own model and cluster in a small file.
+# `python -m course_lib.sim plan --model deepseek-v3 --gpus 2048 --device h100` prints the five best configurations, says why the first is
+# the best and what would change that, and writes a report and a trace for Perfetto. It also searches axes that `plan` does not have here:
+# experts, context, ZeRO 2 and 3. `--help` shows how to describe your own model and cluster in a small file.
 
 # %% [markdown] tags=["skip"]
 # <details><summary><b>In the wild</b></summary>

@@ -12,7 +12,7 @@ pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.mo
 # the room say which two rank 1 has: the second and the sixth.
 
 # %% [markdown] after="Look at a step" tags=["notes"]
-# Ask for a guess of the MFU first. It prints 48.8 s, 50% and 64 GiB of 80. Then add `sharded_optimizer=True`: 36 GiB in the same time,
+# Ask for a guess of the MFU first. It prints 46.9 s, 48% and 65 GiB of 80. Then add `sharded_optimizer=True`: 36 GiB in the same time,
 # because it puts no more bytes on the wire.
 
 # %% [markdown] after="Look at a step" tags=["slide"]
@@ -25,12 +25,12 @@ pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.mo
 # 16 bits, as in part 16, it is 16.
 
 # %% [markdown] after="## How far can you trust it?" tags=["notes"]
-# Say what is fitted and what is predicted: two numbers come from the 22B model alone. So the other six rows are a real test: the largest
+# Say what is fitted and what is predicted: one number comes from the 22B model alone. So the other six rows are a real test: the largest
 # model is more than forty times that size.
 
 # %% [markdown] after="Compare with what was measured" tags=["notes"]
-# The worst of the six is 5.2% off, the mean is 2.7%. Point at the signs: the simulator is too fast each time. That is what to expect of a
-# simulator that leaves things out.
+# The worst of the six is 3.6% off, the mean is 1.8%. Point at the signs: some are too fast, some too slow. A simulator that leaves
+# things out is too fast each time; `make validate` shows 31 more rows, and what each effect in the simulator is worth.
 
 # %% [markdown] after="Draw them" tags=["notes"]
 # Both axes are logarithmic, and on such axes almost everything lies on the line. Read out the percentages, and tell students to distrust a
@@ -67,7 +67,7 @@ pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.mo
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # Compare t 8 with p 8: about the same weights, but 130 GiB instead of 61, because the first stage has eight micro-batches in flight. Full
-# recomputation holds the least, 48 GiB, and takes the longest, 12.4 s against 9.2 s. Sharding the optimizer state does not bring p 8 below
+# recomputation holds the least, 48 GiB, and takes the longest, 13.0 s against 9.4 s. Sharding the optimizer state does not bring p 8 below
 # 80: activations are the problem.
 
 # %% [markdown] after="## Your turn: plan" tags=["notes"]
@@ -83,7 +83,7 @@ pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.mo
 # two.
 
 # %% [markdown] after="Draw the map" tags=["notes"]
-# The best is t 4 × p 8 × d 32 with 17.25 s. The upper left is hatched, where t times p is too small for the model's state. Around the best,
+# The best is t 4 × p 8 × d 32 with 18.2 s. The upper left is hatched, where t times p is too small for the model's state. Around the best,
 # the map is flat: t 4 × p 16 and t 8 × p 4 lose less than 5%.
 
 # %% [markdown] after="Draw the map" tags=["slide"]
@@ -100,7 +100,7 @@ pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.mo
 # first, which has the most micro-batches in flight.
 
 # %% [markdown] after="Draw the winner" tags=["notes"]
-# 17.2 s, MFU 61.5%, 75.4 of 80 GiB: the plateau of the memory is close to the dotted line, so the search has made good use of the memory.
+# 18.2 s, MFU 58.3%, 75.4 of 80 GiB: the plateau of the memory is close to the dotted line, so the search has made good use of the memory.
 # The thin bars under the last orange ones are the replicas' exchanges, started as soon as a piece's gradients are there; only the last
 # ones stick out at the end.
 
@@ -109,7 +109,7 @@ pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.mo
 # before.
 
 # %% [markdown] after="Count days and money" tags=["notes"]
-# 19.0 days on 1,024 devices, 935,391 at 2 an hour. Change the price to yours. Each point of MFU is worth about 15,000 here, so the points
+# 20.1 days on 1,024 devices, 987,061 at 2 an hour. Change the price to yours. Each point of MFU is worth about 17,000 here, so the points
 # that part 20 was about are worth some work.
 
 # %% [markdown] after="## From a shell" tags=["notes"]

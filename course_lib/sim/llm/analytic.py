@@ -51,6 +51,10 @@ def estimate(model: Transformer, cluster: Cluster, c: Configuration, checked: bo
     most = max(busy.values())
     others = busy[0] + busy[p - 1] + (p - 2) * busy[p // 2] - most if p > 1 else 0.0
     seconds = m * most + others / v + max(after) + cluster.overhead
+    if cluster.software.hidden_messages and p > 1:
+        # Behind computation, but not on the way to the last rank and back, nor between chunks while there are only forwards.
+        rounds = (v - 1) * min(max(2 - m / p, 0), 1)
+        seconds += (2 + rounds) * sum(costs.message)
     return seconds, max(held)
 
 

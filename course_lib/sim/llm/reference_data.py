@@ -10,7 +10,7 @@ from course_lib.sim.llm.measured.comparison import Comparison, errors, table
 from course_lib.sim.llm.measured.comparison import times as compare
 from course_lib.sim.llm.measured.rows import KORTHIKANTI, MEASURED
 
-__all__ = ["SOURCE", "Comparison", "errors", "picture", "table", "times"]
+__all__ = ["MEASURED", "SOURCE", "Comparison", "errors", "picture", "table", "times"]
 
 SOURCE = KORTHIKANTI  # the table that part 29 shows
 

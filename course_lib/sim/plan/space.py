@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from course_lib.sim.llm.cluster import Cluster
@@ -41,16 +42,24 @@ def all_configurations(
 ) -> Iterator[Configuration]:
     """Yield the consistent configurations of all axes, except those whose parameters alone exceed a device's memory.
 
-    Tensor parallel ranks always split the positions, too, and replicas always shard the optimizer state: neither costs time.
+    If they do in all, the configurations that take the least are there all the same: a search can then say how much that is. Tensor
+    parallel ranks always split the positions, too, and replicas always shard the optimizer state: neither costs time.
     """
+    found, least = False, (math.inf, {})
     for grid in grids(model, cluster):
         stage_devices = grid["tensor"] * grid["context"] * grid["data"]
         for experts in _expert_axes(model, grid["tensor"], stage_devices):
             for zero in (1, 2, 3) if grid["context"] * grid["data"] > 1 else (0,):
                 axes = dict(**grid, **experts, zero=zero, sequence_parallel=grid["tensor"] > 1, precision=precision)
-                if least_state(model, Configuration(**axes)) > cluster.device.memory:
+                held = least_state(model, Configuration(**axes))
+                if held > cluster.device.memory:
+                    least = min(least, (held, axes), key=lambda one: one[0])
                     continue
-                yield from _details(model, cluster, axes, micro_batches)
+                for c in _details(model, cluster, axes, micro_batches):
+                    found = True
+                    yield c
+    if not found and least[1]:
+        yield from _details(model, cluster, least[1], micro_batches)
 
 
 def grids(model: Transformer, cluster: Cluster) -> Iterator[dict[str, int]]:

@@ -91,8 +91,9 @@ class StageCosts:
         self.exchanges = shared.exchanges(c.tensor, c.context, c.expert, c.expert_tensor)
         # Replicas of the experts' parameters, and of all others: their number, and a link of each device.
         self.copies = {False: c.context * c.data, True: c.expert_replicas}
-        self.replicas = {False: shared.link(c.context * c.data, c.tensor)}
-        self.replicas[True] = shared.link(c.expert_replicas, c.expert * c.expert_tensor) if model.experts else self.replicas[False]
+        alone = cluster.software.one_port
+        self.replicas = {False: shared.link(c.context * c.data, c.tensor, alone)}
+        self.replicas[True] = shared.link(c.expert_replicas, c.expert * c.expert_tensor, alone) if model.experts else self.replicas[False]
         self.last = c.pipeline * c.interleave - 1
         self.message = self._messages() if c.pipeline > 1 else [0.0]
         # Computed once, not per stage.

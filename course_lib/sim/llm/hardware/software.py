@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GRADIENT_OVERLAPS = ("none", "chunk", "layer")
 
@@ -34,6 +34,8 @@ class Software:
     gathered_context : bool
         Whether context parallel ranks gather all keys and values before attention, instead of passing them along a ring behind it
         (Grattafiori et al., 2024, section 3.3.2).
+    one_port : bool
+        Whether what replicas exchange leaves a node through the port of a single device, rather than those of all.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Software:
     hidden_messages: bool = False
     fused_loss: bool = False
     gathered_context: bool = False
+    one_port: bool = False
 
     def __post_init__(self):
         if self.gradients not in GRADIENT_OVERLAPS:
@@ -61,4 +64,6 @@ MEGATRON_2021 = Software("megatron-2021", fused_accumulation=False, fused_norms=
 MEGATRON_2022 = Software("megatron-2022")
 LLAMA_2024 = Software("llama-2024", gradients="layer", hidden_messages=True, gathered_context=True)
 MEGATRON_CORE = Software("megatron-core", hidden_forward=0.5, gradients="layer", hidden_messages=True, fused_loss=True)
-SOFTWARE_PRESETS = {one.name: one for one in (MEGATRON_2021, MEGATRON_2022, LLAMA_2024, MEGATRON_CORE)}
+# DeepSpeed's ZeRO-3 of 2021, as Narayanan et al., 2021, table 2 shows it: at 1,536 devices, its rate is that of one port per node.
+DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", gradients="layer", one_port=True)
+SOFTWARE_PRESETS = {one.name: one for one in (MEGATRON_2021, MEGATRON_2022, LLAMA_2024, MEGATRON_CORE, DEEPSPEED_2021)}

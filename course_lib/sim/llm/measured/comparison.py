@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.measured.rows import MEASURED, Measured
 
@@ -25,13 +26,15 @@ class Comparison:
         return self.ours / self.theirs - 1
 
 
-def times(rows: Sequence[Measured] | None = None) -> list[Comparison]:
-    """Seconds per step, measured and simulated."""
-    return [Comparison(m.name, m.seconds, seconds(m), m.fitted, m.source) for m in (MEASURED if rows is None else rows)]
+def times(rows: Sequence[Measured] | None = None, closed: bool = False) -> list[Comparison]:
+    """Seconds per step, measured and simulated, or by closed forms."""
+    return [Comparison(m.name, m.seconds, seconds(m, closed), m.fitted, m.source) for m in (MEASURED if rows is None else rows)]
 
 
-def seconds(m: Measured) -> float:
-    """Simulated seconds of a measured step."""
+def seconds(m: Measured, closed: bool = False) -> float:
+    """Simulated seconds of a measured step, or those of closed forms."""
+    if closed:
+        return estimate(m.model, m.cluster, m.configuration)[0]
     return simulate(m.model, m.cluster, m.configuration, keep=False).seconds
 
 

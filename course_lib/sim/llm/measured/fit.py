@@ -8,7 +8,7 @@ from dataclasses import replace
 from course_lib.sim.core.hardware import Link
 from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE
 from course_lib.sim.llm.measured.comparison import Comparison, times
-from course_lib.sim.llm.measured.rows import GRATTAFIORI, MEASURED, NARAYANAN, Measured
+from course_lib.sim.llm.measured.rows import GRATTAFIORI, MEASURED, NARAYANAN, NARAYANAN_2, Measured
 
 DEVICES = (A100_DEVICE, H100_DEVICE)
 Change = Callable[[Measured], Measured]
@@ -29,13 +29,13 @@ def fit(rows: Sequence[Measured]) -> float:
 
 
 def fitted_anew(change: Change, rows: Sequence[Measured] | None = None) -> list[Comparison]:
-    """Compare after changing each row, with `Device.matrix` fitted again."""
+    """Compare after changing each row, with `Device.matrix` fitted again; by closed forms, which are fast and close enough."""
     found = []
     changed = [change(row) for row in (MEASURED if rows is None else rows)]
     for name in dict.fromkeys(row.device.name for row in changed):
         some = [row for row in changed if row.device.name == name]
         matrix = fit(some)
-        found += times([replace(row, device=replace(row.device, matrix=matrix)) for row in some])
+        found += times([replace(row, device=replace(row.device, matrix=matrix)) for row in some], closed=True)
     return found
 
 
@@ -92,6 +92,7 @@ ASSUMED: dict[str, Change] = {
     "hidden_forward halved": lambda row: of_software(hidden_forward=row.software.hidden_forward / 2)(row),
 }
 EFFECTS: dict[str, Change] = {
+    "(nothing left out)": lambda row: row,
     "tiles that fill and drain": of_device(fill=0),
     "gaps between operations": of_device(launch=0.0),
     "small tiles that read more": of_device(small_tile=1.0),
@@ -134,6 +135,10 @@ def openings() -> Iterator[tuple[str, list[Comparison]]]:
                 sizes = [n for n in sizes if row.model.batch // (c.data * n) % c.pipeline == 0]
             found = times([replace(row, name=f"{n}", configuration=replace(c, micro_batch=n)) for n in sizes])
             yield f"{row.name}: micro-batches of {', '.join(map(str, sizes))} (taken: {c.micro_batch})", found
+        if row.source == NARAYANAN_2:
+            some = [n for n in (1, 2, 3, 4, 8) if row.model.layers % (c.pipeline * n) == 0]
+            found = times([replace(row, configuration=replace(c, interleave=n)) for n in some])
+            yield f"{row.name}: {', '.join(map(str, some))} chunks (taken: {c.interleave})", found
         if row.source == GRATTAFIORI:
             whole = replace(row.model, fused=False).flop() / row.model.flop()
             yield f"{row.name}: FLOP with all scores, masked or not", times([replace(row, seconds=row.seconds * whole)])

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, Cluster, Device
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.hardware.presets import NETWORK_EFFICIENCIES
-from course_lib.sim.llm.hardware.software import LLAMA_2024, MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, Software
+from course_lib.sim.llm.hardware.software import DEEPSPEED_2021, LLAMA_2024, MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, Software
 from course_lib.sim.llm.transformer import GPT_1T, GPT_22B, GPT_175B, GPT_530B, MODEL_PRESETS, Transformer
 
 KORTHIKANTI = "Korthikanti et al., 2022, table 5: A100 80 GB, sequence 2048, vocabulary 51200"
 NARAYANAN = "Narayanan et al., 2021, table 1: A100 80 GB, sequence 2048, vocabulary 51200, full recomputation"
+NARAYANAN_2 = "Narayanan et al., 2021, table 2: as table 1, micro-batches of 1"
 GRATTAFIORI = "Grattafiori et al., 2024, table 4: H100, 405B, 16.8 million tokens a step"
 RECIPES = "NVIDIA DGX Cloud benchmarking recipes 25.04, Llama 3.1: H100, sequence 8192"
 
@@ -67,23 +68,37 @@ def _korthikanti(model: Transformer, batch: int, full: float, selective: float, 
     ]
 
 
-def _narayanan(
-    name: str, heads: int, hidden: int, layers: int, grid: tuple[int, int, int], batch: int, tflops: float, *more: int
-) -> Measured:
-    """A row: FLOP per second and device, counted by the paper's equation 3, which includes recomputation.
+def _narayanan(name: str, shape: tuple[int, int, int], grid: tuple[int, int, int], batch: int, tflops: float, *more: int) -> Measured:
+    """A row of table 1: FLOP per second and device, counted by the paper's equation 3, which includes recomputation.
 
     The paper states neither the size of micro-batches nor the number of chunks; both are those of examples/sc21/run_table_1.sh in
     Megatron-LM's repository, which also says which rows use PyTorch's data parallelism.
     """
-    tensor, pipeline, gpus = grid
-    micro_batch, interleave = more
+    (heads, hidden, layers), (tensor, pipeline, gpus), (micro_batch, interleave) = shape, grid, more
     model = Transformer(name, layers, hidden, heads, batch=batch)
-    flop = (
-        96 * batch * model.sequence * layers * hidden**2 * (1 + model.sequence / (6 * hidden) + model.vocabulary / (16 * layers * hidden))
-    )
     configuration = Configuration(tensor, pipeline, gpus // tensor // pipeline, interleave, micro_batch, recompute="full")
     software = replace(MEGATRON_2021, gradients="layer") if pipeline == 1 else MEGATRON_2021
-    return Measured(NARAYANAN, f"{name}, {gpus} devices", model, configuration, flop / (gpus * tflops * 1e12), software=software)
+    seconds = _equation_3(model) / (gpus * tflops * 1e12)
+    return Measured(NARAYANAN, f"{name}, {gpus} devices", model, configuration, seconds, software=software)
+
+
+def _equation_3(m: Transformer) -> float:
+    last = m.vocabulary / (16 * m.layers * m.hidden)
+    return 96 * m.batch * m.sequence * m.layers * m.hidden**2 * (1 + m.sequence / (6 * m.hidden) + last)
+
+
+def _narayanan_2(model: Transformer, batch: int, pipeline: int, interleave: int, rates: dict[int, float]) -> list[Measured]:
+    """Rows of table 2 with tensor, pipeline and data parallelism: FLOP per second and device, by number of devices.
+
+    The number of chunks is not stated. It is that of the nearest model of table 1: four or five layers for 175B, one for 530B.
+    """
+    model = replace(model, batch=batch)
+    found = []
+    for gpus, tflops in rates.items():
+        configuration = Configuration(8, pipeline, gpus // 8 // pipeline, interleave, recompute="full")
+        seconds, name = _equation_3(model) / (gpus * tflops * 1e12), f"{model.name}, {gpus} devices"
+        found.append(Measured(NARAYANAN_2, name, model, configuration, seconds, software=MEGATRON_2021))
+    return found
 
 
 # Layers, devices along data and sequence come from the table; the first and the last stage have a layer less each, and a chunk is a layer
@@ -111,16 +126,18 @@ MEASURED = [
     *_korthikanti(GPT_175B, 64, 18.13, 13.75, tensor=8, pipeline=8, interleave=3),
     *_korthikanti(GPT_530B, 280, 49.05, 37.83, tensor=8, pipeline=35, interleave=3),
     *_korthikanti(GPT_1T, 512, 94.42, 71.49, tensor=8, pipeline=64),
-    _narayanan("1.7B", 24, 2304, 24, (1, 1, 32), 512, 137, 16, 1),
-    _narayanan("3.6B", 32, 3072, 30, (2, 1, 64), 512, 138, 16, 1),
-    _narayanan("7.5B", 32, 4096, 36, (4, 1, 128), 512, 142, 16, 1),
-    _narayanan("18.4B", 48, 6144, 40, (8, 1, 256), 1024, 135, 8, 1),
-    _narayanan("39.1B", 64, 8192, 48, (8, 2, 512), 1536, 138, 4, 1),
-    _narayanan("76.1B", 80, 10240, 60, (8, 4, 1024), 1792, 140, 2, 3),
-    _narayanan("145.6B", 96, 12288, 80, (8, 8, 1536), 2304, 148, 2, 2),
-    _narayanan("310.1B", 128, 16384, 96, (8, 16, 1920), 2160, 155, 1, 2),
-    _narayanan("529.6B", 128, 20480, 105, (8, 35, 2520), 2520, 163, 1, 3),
-    _narayanan("1008.0B", 160, 25600, 128, (8, 64, 3072), 3072, 163, 1, 1),
+    _narayanan("1.7B", (24, 2304, 24), (1, 1, 32), 512, 137, 16, 1),
+    _narayanan("3.6B", (32, 3072, 30), (2, 1, 64), 512, 138, 16, 1),
+    _narayanan("7.5B", (32, 4096, 36), (4, 1, 128), 512, 142, 16, 1),
+    _narayanan("18.4B", (48, 6144, 40), (8, 1, 256), 1024, 135, 8, 1),
+    _narayanan("39.1B", (64, 8192, 48), (8, 2, 512), 1536, 138, 4, 1),
+    _narayanan("76.1B", (80, 10240, 60), (8, 4, 1024), 1792, 140, 2, 3),
+    _narayanan("145.6B", (96, 12288, 80), (8, 8, 1536), 2304, 148, 2, 2),
+    _narayanan("310.1B", (128, 16384, 96), (8, 16, 1920), 2160, 155, 1, 2),
+    _narayanan("529.6B", (128, 20480, 105), (8, 35, 2520), 2520, 163, 1, 3),
+    _narayanan("1008.0B", (160, 25600, 128), (8, 64, 3072), 3072, 163, 1, 1),
+    *_narayanan_2(GPT_175B, 1536, 12, 2, {384: 153, 768: 149, 1536: 141}),
+    *_narayanan_2(GPT_530B, 2240, 35, 3, {560: 171, 1120: 167, 2240: 159}),
     _grattafiori(8192, 64, 1, 8192, 430),
     _grattafiori(16384, 128, 1, 8192, 400),
     _grattafiori(16384, 8, 16, 131072, 380),
@@ -150,7 +167,24 @@ def _experts(name: str, gpus: int, batch: int, tokens: float, **sizes: int) -> M
     return Measured(EXPERTS, f"{model.name}, {gpus} devices", model, configuration, seconds, H100_DEVICE, MEGATRON_CORE)
 
 
+# The same table's rows with ZeRO-3 alone are shown and not counted, either, as `Software.one_port` was concluded from them.
+ZERO_3 = f"{NARAYANAN_2.split(':')[0]}: DeepSpeed's ZeRO-3"
+
+
+def _zero_3(model: Transformer, batch: int, gpus: int, micro_batch: int, tflops: float) -> Measured:
+    model = replace(model, batch=batch)
+    configuration = Configuration(data=gpus, micro_batch=micro_batch, recompute="full", zero=3)
+    seconds = _equation_3(model) / (gpus * tflops * 1e12)
+    return Measured(ZERO_3, f"{model.name}, {gpus} devices, ZeRO-3", model, configuration, seconds, software=DEEPSPEED_2021)
+
+
 FURTHER = [
+    _zero_3(GPT_175B, 1536, 384, 4, 144),
+    _zero_3(GPT_175B, 1536, 768, 2, 88),
+    _zero_3(GPT_175B, 1536, 1536, 1, 44),
+    _zero_3(GPT_530B, 2560, 640, 4, 138),
+    _zero_3(GPT_530B, 2240, 1120, 2, 98),
+    _zero_3(GPT_530B, 2240, 2240, 1, 48),
     _experts("qwen3-235b", 256, 8192, 1712, tensor=2, pipeline=8, interleave=4, expert=32),
     _experts("deepseek-v3", 1024, 8192, 1297, tensor=2, pipeline=8, interleave=4, expert=64),
 ]
