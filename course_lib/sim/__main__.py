@@ -8,12 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from course_lib.sim.llm import reference_data
 from course_lib.sim.llm.cluster import DEVICE_PRESETS, Cluster
 from course_lib.sim.llm.configuration import PRECISIONS, PlanError
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.hardware.software import MEGATRON_2022, SOFTWARE_PRESETS
 from course_lib.sim.llm.measured import activations, comparison, fit, rows
+from course_lib.sim.llm.measured.figure import errors_picture
 from course_lib.sim.llm.transformer import MODEL_PRESETS
 from course_lib.sim.plan import reasons, report, search, toml_config
 from course_lib.sim.plan.space import all_configurations
@@ -53,7 +53,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     plan.add_argument("--price", type=float, help="price of a GPU-hour, to compute the cost of those tokens")
     plan.add_argument("--out", type=Path, default=Path("plan"), help="folder for the report and the trace (plan)")
     validate = commands.add_parser("validate", help="compare simulated steps with published measurements")
-    validate.add_argument("--out", type=Path, help="a PNG file for the scatter plot")
+    validate.add_argument("--out", type=Path, help="a PNG file for a figure of the errors")
     return parser.parse_args(argv)
 
 
@@ -134,7 +134,7 @@ def _validate(a: argparse.Namespace) -> int:
         print()
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)
-        a.out.write_bytes(reference_data.picture(times).png())
+        a.out.write_bytes(errors_picture(times).png())
         print(f"The picture is {a.out}.")
     return 0
 

@@ -70,6 +70,18 @@ def test_published_measurements_are_met():
     assert worst <= 0.011
 
 
+def test_the_command_compares_and_draws(tmp_path, capsys, monkeypatch):
+    few = [row for row in rows.MEASURED if row.configuration.pipeline < 17]
+    monkeypatch.setattr(rows, "MEASURED", few)
+    monkeypatch.setattr(comparison, "MEASURED", few)
+    monkeypatch.setattr(fit, "MEASURED", few)
+    assert command.main(["validate", "--out", str(tmp_path / "errors.png")]) == 0
+    said = capsys.readouterr().out
+    for words in ("All rows that are not fitted", "Shown and not counted", "Settings that papers leave open", *fit.ASSUMED, *fit.EFFECTS):
+        assert words in said
+    assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_measured_seconds_are_those_of_the_published_rates():
     """Narayanan et al., 2021, table 1: the aggregate rates in its last column are counted from the same seconds."""
     total = {"1.7B": 4.4, "18.4B": 34.6, "76.1B": 143.8, "310.1B": 297.4, "1008.0B": 502.0}
