@@ -89,8 +89,10 @@ class Step:
 
     @property
     def utilisation(self) -> float:
-        """Model FLOPs utilisation, 0 to 1 (Chowdhery et al., 2022, "PaLM", section 4.1)."""
-        return self.model.flop() / (self.seconds * self.cluster.gpus * self.cluster.device.flops)
+        """Model FLOPs utilisation, 0 to 1 (Chowdhery et al., 2022, "PaLM", section 4.1); of the peak in 8 bits if products have 8 bits."""
+        device = self.cluster.device
+        peak = device.flops8 if self.configuration.precision == "fp8" else device.flops
+        return self.model.flop() / (self.seconds * self.cluster.gpus * peak)
 
 
 def simulate(model: Transformer, cluster: Cluster, configuration: Configuration, keep: bool = True) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ class AllToAll:
     Parameters
     ----------
     n, near : int
-        Devices of the group, and how many of them are in the same node.
+        Devices of the group, and how many of them are in the same node; the fewest, if groups and nodes do not align.
     inside, network : Link
         Of each device.
     """
@@ -53,5 +54,5 @@ class Exchanges:
     def of(cls, cluster: Cluster, c: Configuration, link: Callable[..., Link] | None = None) -> Exchanges:
         """Links of this configuration; `link` is a faster way to ask for the same as ``cluster.link``."""
         t, e, et, link = c.tensor, c.expert, c.expert_tensor, link or cluster.link
-        near = max(min(e, cluster.node // et), 1)
+        near = max(math.gcd(e * et, cluster.node) // et, 1) if cluster.gpus > cluster.node else e
         return cls(link(t, 1), link(c.context, t), link(et, 1), AllToAll(e, near, cluster.inside, link(e, et, True)))

@@ -41,7 +41,9 @@ def layer_cost(
     streams = _streams(model, device, software, c, positions, experts)
     nbytes = HALF_BYTES * positions * model.hidden
     hidden = (software, c.sequence_parallel)
-    between = [_exchange(link, nbytes, c.tensor, part, hidden) for part in ((attention,) if experts else (attention, mlp))]
+    # Positions stay shared out over tensor parallel ranks on their way to experts, but not to shared ones.
+    halves = (attention,) if experts and not model.shared_experts else (attention, mlp)
+    between = [_exchange(link, nbytes, c.tensor, part, hidden) for part in halves]
     parts = core + streams + middle + sum(between, Cost(0, 0))
     forward = attention.forward + mlp.forward + parts.forward
     backward = attention.inputs + attention.weights + mlp.inputs + mlp.weights + parts.backward

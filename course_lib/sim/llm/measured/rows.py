@@ -3,6 +3,9 @@
 Which rows are fitted was decided before fitting, by one rule: **of each device, the rows on a single node**. They determine one number of
 that device (`Device.matrix`); all other rows are held out. So the simulator does what a planner can do: measure one node, then predict
 thousands of devices.
+
+What is neither fitted nor on a data sheet is assumed: round numbers, with their sources beside them in `hardware`. They were set while the
+errors of other rows were in view, too; `fit.sensitivity` shows how little the errors depend on any one of them.
 """
 
 from __future__ import annotations
