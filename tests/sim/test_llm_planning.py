@@ -66,6 +66,8 @@ def test_published_measurements_are_met():
         some = [row for row in rows.MEASURED if row.device == device]
         assert all(row.configuration.gpus == 8 for row in some if row.fitted)
         assert fit.fit(some) == pytest.approx(device.matrix, abs=5e-4)
+    unseen = comparison.times(rows.UNSEEN)
+    assert not any(row.fitted for row in unseen) and comparison.errors(unseen)[0] <= 0.08
     _, worst = comparison.errors(activations.activations())
     assert worst <= 0.011
 

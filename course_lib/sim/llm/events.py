@@ -165,6 +165,7 @@ class _Simulation:
 
     def _rank(self, rank: int) -> Iterator[object]:
         costs, last = self.costs, self.ranks * self.chunks - 1
+        waits = not costs.cluster.software.hidden_messages
         now = yield 0.0
         left = [self.micro_batches] * self.chunks
         for forward, chunk, k in work_order(rank, self.ranks, self.chunks, self.micro_batches):
@@ -184,7 +185,7 @@ class _Simulation:
                 self.events.append(StageEvent(rank, "forward" if forward else "backward", chunk, k, start, now))
             if stage != (last if forward else 0):
                 start, arrives = now, now + costs.message[rank if forward else rank - 1]
-                if not costs.cluster.software.hidden_messages:
+                if waits:
                     now = yield arrives
                 self._send((forward, stage + (1 if forward else -1), k), arrives)
                 if self.keep and arrives > start:

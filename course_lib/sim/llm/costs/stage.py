@@ -102,6 +102,7 @@ class StageCosts:
         self._layers = {experts: self._sharded(shared.layer(experts, self.own), experts) for experts in kinds}
         self._head = shared.head(self.own)
         self._cost, self._count, self.held, self.all_counts = map(cache, (self._cost_of, self._count_of, self._held, self._all_counts))
+        self.stage = cache(self._stage)
 
     def _messages(self) -> list[float]:
         """Seconds per message: each tensor parallel rank sends its part; without sequence parallelism, they then gather the whole."""
@@ -136,7 +137,7 @@ class StageCosts:
         ends = (stage == 0) + (stage == self.last) if self.last or not m.tied else 1
         return dense, len(layers) - dense, ends
 
-    def stage(self, stage: int) -> Cost:
+    def _stage(self, stage: int) -> Cost:
         """Cost of a pipeline stage for one micro-batch, including the embedding on the first and the output matrix on the last."""
         return self._cost(self.held(stage), stage if stage in (0, self.last) else -1)
 

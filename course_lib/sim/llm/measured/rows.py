@@ -22,6 +22,7 @@ KORTHIKANTI = "Korthikanti et al., 2022, table 5: A100 80 GB, sequence 2048, voc
 NARAYANAN = "Narayanan et al., 2021, table 1: A100 80 GB, sequence 2048, vocabulary 51200, full recomputation"
 NARAYANAN_2 = "Narayanan et al., 2021, table 2: as table 1, micro-batches of 1"
 GRATTAFIORI = "Grattafiori et al., 2024, table 4: H100, 405B, 16.8 million tokens a step"
+NEMO = "NVIDIA NeMo 24.07, performance summary: H100, fp8"
 RECIPES = "NVIDIA DGX Cloud benchmarking recipes 25.04, Llama 3.1: H100, sequence 8192"
 
 
@@ -53,7 +54,7 @@ class Measured:
     @property
     def fitted(self) -> bool:
         """True if the row determines `Device.matrix`: it was measured on a single node."""
-        return self.configuration.gpus <= self.device.node
+        return self.configuration.gpus <= self.device.node and self.source != NEMO
 
     @property
     def cluster(self) -> Cluster:
@@ -190,5 +191,33 @@ FURTHER = [
     _zero_3(GPT_530B, 2240, 2240, 1, 48),
     _experts("qwen3-235b", 256, 8192, 1712, tensor=2, pipeline=8, interleave=4, expert=32),
     _experts("deepseek-v3", 1024, 8192, 1297, tensor=2, pipeline=8, interleave=4, expert=64),
+]
+
+
+# Read and simulated once, after everything else was set, and nothing was changed since: how well an unseen table is met.
+def _nemo(model: Transformer, gpus: int, batch: int, tokens: float, *sizes: int, micro_batch: int = 1) -> Measured:
+    """A row: tokens per second and device."""
+    (tensor, pipeline, context, interleave), model = sizes, replace(model, batch=batch)
+    data = gpus // (tensor * pipeline * context)
+    switches = dict(sequence_parallel=tensor > 1, sharded_optimizer=True, precision="fp8")
+    configuration = Configuration(tensor, pipeline, data, interleave, micro_batch, context=context, **switches)
+    seconds = batch * model.sequence / (gpus * tokens)
+    return Measured(NEMO, f"{model.name}, {gpus} devices", model, configuration, seconds, H100_DEVICE, MEGATRON_CORE)
+
+
+_GPT = dict(fused=True, dropout=False)
+_NEMOTRON = Transformer("Nemotron 340B", 96, 18432, 96, 4096, 256000, kv_heads=8, tied=False, **_GPT)
+_LLAMA_3 = dict(vocabulary=128256, sequence=8192)
+UNSEEN = [  # without the two smaller Nemotrons, whose sizes the page does not state
+    _nemo(Transformer("GPT3 5B", 24, 4096, 32, **_GPT), 64, 2048, 22521, 1, 1, 1, 1, micro_batch=4),
+    _nemo(Transformer("GPT3 20B", 44, 6144, 48, **_GPT), 64, 256, 5851, 2, 1, 1, 1, micro_batch=2),
+    _nemo(replace(GPT_175B, **_GPT), 128, 256, 726, 4, 8, 1, 6),
+    _nemo(replace(GPT_175B, **_GPT), 512, 2048, 782, 4, 8, 1, 6, micro_batch=2),
+    _nemo(replace(MODEL_PRESETS["7b"], name="Llama 2 7B"), 8, 128, 16847, 1, 1, 1, 1),
+    _nemo(replace(MODEL_PRESETS["13b"], name="Llama 2 13B"), 16, 128, 8646, 1, 4, 1, 10),
+    _nemo(replace(MODEL_PRESETS["70b"], name="Llama 2 70B"), 64, 128, 1707, 4, 4, 1, 20),
+    _nemo(_NEMOTRON, 128, 32, 322, 8, 8, 1, 12),
+    _nemo(replace(MODEL_PRESETS["8b"], name="Llama 3 8B"), 8, 128, 12036, 1, 1, 2, 1),
+    _nemo(replace(MODEL_PRESETS["70b"], name="Llama 3 70B", **_LLAMA_3), 64, 128, 1533, 4, 4, 2, 5),
 ]
 SOURCES = tuple(dict.fromkeys(row.source for row in MEASURED))
