@@ -11,6 +11,7 @@ from pathlib import Path
 from course_lib.sim.llm.cluster import DEVICE_PRESETS, Cluster
 from course_lib.sim.llm.configuration import PRECISIONS, PlanError
 from course_lib.sim.llm.events import simulate
+from course_lib.sim.llm.hardware.presets import NETWORK_EFFICIENCIES
 from course_lib.sim.llm.hardware.software import MEGATRON_2022, SOFTWARE_PRESETS
 from course_lib.sim.llm.measured import activations, comparison, fit, rows
 from course_lib.sim.llm.measured.figure import errors_picture
@@ -45,6 +46,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     plan.add_argument("--model", help=f"one of {', '.join(MODEL_PRESETS)}")
     plan.add_argument("--gpus", type=int, help="number of devices")
     plan.add_argument("--device", help=f"one of {', '.join(DEVICE_PRESETS)} (h100)")
+    plan.add_argument("--network", help=f"between nodes, one of {', '.join(NETWORK_EFFICIENCIES)}")
+    plan.add_argument("--node", type=int, help="devices of a node, which fast links connect (as the device is sold)")
     plan.add_argument("--software", help=f"one of {', '.join(SOFTWARE_PRESETS)} ({MEGATRON_2022.name})")
     plan.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0], help="of matrix products (bf16)")
     plan.add_argument("--file", type=Path, help="a TOML file, which overrides the three options above; see below")
@@ -79,6 +82,10 @@ def _plan(a: argparse.Namespace) -> int:
         raise PlanError("specify a model and a number of devices: --model and --gpus, or a file with both (--file).")
     if a.software:
         place = replace(place, software=toml_config.software_named(a.software))
+    if a.network:
+        place = replace(place, network=toml_config.network_named(a.network, place.device))
+    if a.node is not None:
+        place = replace(place, node=a.node)
     for name in ("count", "tokens", "price"):
         value = getattr(a, name)
         if value is not None and not 0 < value < math.inf:

@@ -49,6 +49,7 @@ from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 # | `sharded_optimizer` | data parallel ranks shard the optimizer state | 09 |
 #
 # With `pipeline=4` and `interleave=2`, rank 0 has the first and the fifth of 8 layers: each micro-batch comes by twice.
+# There are more fields, such as for experts and very long texts (`help(Configuration)`); this part does not need them.
 
 # %% Look at a step tags=["slide"]
 # %%px

@@ -260,10 +260,17 @@ def test_a_choice_has_reasons_that_hold():
 
 def test_the_command_plans_experts_and_says_why(tmp_path, capsys):
     words = ["plan", "--model", "mixtral-8x7b", "--gpus", "64", "--device", "h200", "--precision", "fp8", "--software", "megatron-core"]
+    words += ["--network", "roce", "--node", "4"]
     assert command.main([*words, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
+    assert "leaves the domain of 4 devices" in said or "t 4" not in said.splitlines()[3]
     assert said.count("fp8") >= 5 and "The fullest device" in said and "Why the first:" in said and "What would change it:" in said
     page = (tmp_path / "report.html").read_text()
     assert "<h2>Why the first</h2>" in page and page.count("data:image/png;base64,") == 3
-    assert command.main(["plan", "--model", "7b", "--gpus", "8", "--software", "tpu", "--out", str(tmp_path)]) == 2
-    assert "there is no software 'tpu'" in capsys.readouterr().err
+    for option, value, problem in (
+        ("--software", "tpu", "there is no software 'tpu'"),
+        ("--network", "tpu", "there is no network 'tpu'"),
+        ("--node", "0", "a cluster's node must be a whole number, 1 or more; got 0"),
+    ):
+        assert command.main(["plan", "--model", "7b", "--gpus", "8", option, value, "--out", str(tmp_path)]) == 2
+        assert problem in capsys.readouterr().err
