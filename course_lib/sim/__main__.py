@@ -142,7 +142,7 @@ def _validate(a: argparse.Namespace) -> int:
     ):
         print(f"{heading}:")
         for name, some in found:
-            values = ", ".join(f"{row.error:+.1%}" for row in some) if len(some) < len(times) else comparison.summary(some)
+            values = ", ".join(f"{row.error:+.1%}" for row in some) if len(some) < len(times) else comparison.summary(some, by_table=True)
             print(f"  {name:{66 if len(some) < len(times) else 40}}  {values}")
         print()
     if a.out:

@@ -50,10 +50,12 @@ def bias(rows: Sequence[Comparison]) -> float:
     return sum(found) / len(found)
 
 
-def summary(rows: Sequence[Comparison]) -> str:
-    """Format the errors of the rows that are not fitted."""
+def summary(rows: Sequence[Comparison], by_table: bool = False) -> str:
+    """Format the errors of the rows that are not fitted; and, if asked for, the mean of the signed ones of each table."""
     mean, worst = errors(rows)
-    return f"mean {mean:.1%}, worst {worst:.1%}, bias {bias(rows):+.1%}"
+    tables = [bias([row for row in rows if row.source == source]) for source in dict.fromkeys(row.source for row in rows)]
+    each = f"; by table {', '.join(f'{value:+.1%}' for value in tables)}" if by_table else ""
+    return f"mean {mean:.1%}, worst {worst:.1%}, bias {bias(rows):+.1%}{each}"
 
 
 def table(rows: Sequence[Comparison], heading: str, unit: str) -> str:
