@@ -77,6 +77,7 @@ EXERCISES = frozenset(NOTEBOOKS) | {
     *("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce", "tree_broadcast", "pairwise_all_to_all", "choose"),
     "plan",
     *("backward_input", "backward_weight", "zb_h1_step"),
+    *("DiLoCo", "hear", "agree", "FaultTolerantDiLoCo"),
     *("close_enough", "same_on", "compare_with_one_rank", "accumulate", "own_gradients"),
 }
 

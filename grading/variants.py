@@ -108,10 +108,10 @@ class RunningPart:
 
     def tests_naming(self, exercise: NotebookNode) -> list[str]:
         """Return the hidden tests that name a function of this exercise (these first), of one that uses it, or of none."""
-        first = own = _names(exercise)
-        names = {name for cell in self.cells["exercise"] for name in _names(cell)}
+        first = own = defined_names(exercise)
+        names = {name for cell in self.cells["exercise"] for name in defined_names(cell)}
         for cell in self.cells["exercise"]:
-            own = own | _names(cell) if own & _words("".join(_STUB.findall(cell.source))) else own
+            own = own | defined_names(cell) if own & _words("".join(_STUB.findall(cell.source))) else own
         named = {cell.id: names & _words(cell.source) for cell in self.cells["test"]}
         found = (test for test, names in named.items() if names & own or not names)
         return sorted(found, key=lambda test: not named[test] & first)
@@ -212,7 +212,7 @@ class RunningPart:
         return self._client.execute_cell(cell, len(self.notebook.cells) - 1)
 
 
-def _names(exercise: NotebookNode) -> set[str]:
+def defined_names(exercise: NotebookNode) -> set[str]:
     """Return the functions and classes that an exercise defines."""
     return set(re.findall(r"^(?:def|async def|class) (\w+)", exercise.source, re.MULTILINE))
 

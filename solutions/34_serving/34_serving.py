@@ -331,7 +331,7 @@ check = serving.ForwardCheck("next_token", ranks, show=False).next_token(4).next
 
 # %% Test: batches in which nobody starves tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = serving.SchedulerCheck("Scheduler", ranks, show=False).refuses().batches().batches()
+check = serving.SchedulerCheck("Scheduler", ranks, show=False).refuses().batches().batches()  # with PagedCache
 ### END HIDDEN TESTS
 
 # %% Test: throughput tags=["test"] points=3

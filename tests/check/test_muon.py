@@ -13,7 +13,6 @@ from course_lib.check.muon.owners import best_load, busiest, draw_small, flop
 from course_lib.check.muon.step import LARGEST, LR, MOMENTUM, NUMBERS, PASSES, STEPS, MuonCheck, bytes_sent
 from course_lib.collectives import Communicator
 from course_lib.zero import ShardedAdam
-from grading.authoring.muon_cases import largest_first
 
 GRIDS = [(4, 1), (3, 1), (2, 1), (1, 1), (2, 2), (1, 4), (1, 2)]
 
@@ -103,8 +102,6 @@ def test_small_cases_of_owners_have_the_best_choice():
             case = draw_small(np.random.default_rng(seed), n)
             assert max(sum(map(flop, case.shapes)) / n, *map(flop, case.shapes)) <= case.best
             assert case.best <= busiest(case.shapes, [i % n for i in range(len(case.shapes))], n)
-            # The rule that the solution uses passes, whatever is drawn.
-            assert busiest(case.shapes, largest_first(case.shapes, n), n) <= 1.03 * case.best
     choices = product(range(3), repeat=6)
     some = [(3, 4), (5, 5), (2, 9), (8, 8), (6, 7), (9, 1)]
     assert best_load(some, 3) == min(busiest(some, list(owner), 3) for owner in choices)

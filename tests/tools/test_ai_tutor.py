@@ -1,7 +1,8 @@
 """The rules for AI assistants in a student's folder."""
 
+from pathlib import Path
+
 from course_lib.tools import ai_tutor, hub, lab
-from grading.paths import parts
 
 
 def test_an_assistant_finds_the_rules_under_the_name_that_it_looks_for(tmp_path):
@@ -19,7 +20,8 @@ def test_make_lab_writes_them(tmp_path, monkeypatch):
 
 
 def test_a_students_server_on_the_hub_writes_them_too(tmp_path):
-    assert f"{len(parts())} new notebooks" in hub.copy_new_notebooks(tmp_path / "work")
+    notebooks = [path for path in (Path(hub.__file__).parents[2] / "notebooks").iterdir() if path.is_dir()]
+    assert f"{len(notebooks)} new notebooks" in hub.copy_new_notebooks(tmp_path / "work")
     assert (tmp_path / "work" / "AGENTS.md").exists()
 
 
