@@ -37,7 +37,7 @@ everyone = Communicator()
 # %% [markdown] tags=["slide"]
 # ## A worked example: Adam does not care where you cut
 #
-# Adam treats each number on its own. So ZeRO ([part 09](../09_zero3_adam/09_zero3_adam.ipynb)) puts all parameters one after the other into
+# Adam treats each number on its own. So ZeRO ([part 09](09_zero3_adam.ipynb)) puts all parameters one after the other into
 # a flat array, and cuts it into equal parts, even in the middle of a matrix. `ShardedAdam` does so: a reduce-scatter adds up the gradients
 # of a rank's part, Adam updates it, and an all-gather collects the parts. How far will its parameters be from those of one Adam?
 
