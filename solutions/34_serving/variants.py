@@ -785,6 +785,21 @@ def Scheduler__only_prompts_are_too_long():
     """Takes a text that fits, but will not when it has grown."""
 
 
+@loses(5)
+@changes("        decode = list(self.running)\n", "        decode = list(self.running)[:: 1 - 2 * (everyone.Get_rank() == 1)]\n")
+def Scheduler__own_order():
+    """Decodes in another order on rank 1."""
+
+
+@loses(5)
+@changes(
+    "        decode = list(self.running)\n",
+    "        decode = sorted(self.running, key=lambda text: hash((everyone.Get_rank(), text.number)))\n",
+)
+def Scheduler__order_by_hash():
+    """Decodes in the order of a number that differs from rank to rank."""
+
+
 @loses(3)
 @changes("while self.waiting and len(self.running) < self.most:", "while self.waiting and not decode and len(self.running) < self.most:")
 def Scheduler__static():

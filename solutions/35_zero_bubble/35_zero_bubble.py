@@ -32,9 +32,9 @@ from course_lib.gpt.training import activation_memory
 
 everyone = Communicator()
 rank = everyone.Get_rank()
-sizes = Sizes(vocabulary=64, width=64, heads=4, depth=8, length=128)
+sizes = Sizes(vocabulary=80, width=64, heads=4, depth=8, length=128)
 random = np.random.default_rng(0)  # the same tokens on all ranks
-tokens = random.integers(0, 64, (8, 2, 128))  # 8 micro-batches of 2 texts of 128 tokens
+tokens = random.integers(0, 80, (8, 2, 128))  # 8 micro-batches of 2 texts of 128 tokens
 micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # labels: the next token
 
 # %% Draw both schedules tags=["folded"]
@@ -53,11 +53,11 @@ schedules.draw_orders(both)
 # pieces of work, B for the input and W for the weights, and do W when there is nothing better to do (Qi et al., 2023, "Zero Bubble Pipeline
 # Parallelism"). Then a gradient passes through p ranks sooner, and W fills the end.
 #
-# With $t_F$, $t_B$ and $t_W$ for a micro-batch on one of p ranks, and at least p micro-batches, a rank is idle for
+# With $t_F$, $t_B$ and $t_W$ for a micro-batch on one of p ranks, at least p micro-batches, and W no longer than F or B, a rank is idle for
 #
 # $$ \text{1F1B: } (p - 1)(t_F + t_B + t_W) \qquad \text{ZB-H1: } (p - 1)(t_F + t_B - t_W) $$
 #
-# Nothing is for free: between B and W, a rank must keep something. But what?
+# This is not free: between B and W, a rank must keep something. But what?
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: one matrix product
@@ -69,15 +69,15 @@ schedules.draw_orders(both)
 # Both need $\bar y$, but only W needs x. Other layers, such as attention's softmax and the norms, have no such W; they are done in B.
 #
 # `stage.back(k, grad, through)` takes micro-batch k back through a stage. At each matrix product, it calls `through(product, grad)` with
-# $\bar y$, and goes on with the $\bar x$ that this returns. A product has `x` and `weight`. Here `through` only looks, and returns zeros.
-# Which product comes first?
+# $\bar y$, and goes on with the $\bar x$ that this returns. A product has `x`, an array, and `weight`, a parameter with `data` and `grad`.
+# Here `through` only looks, and returns zeros. Which product comes first?
 
 # %% Go back through a stage tags=["slide-50"]
 # %%px --targets 3
 
 
 def look(product, grad):
-    print("x", product.x.shape, "weight", product.weight.shape, "y", grad.shape)
+    print("x", product.x.shape, "weight", product.weight.shape, "grad", grad.shape)
     return np.zeros_like(product.x)
 
 
@@ -89,7 +89,7 @@ stage.back(0, 1.0, look).shape
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: B and W
 #
-# A stage has a dictionary `kept`, by micro-batch, for what B hands over to W. Keep what W needs and nothing else: when `stage.back` is
+# In `stage.kept[k]`, B leaves for W what it needs of micro-batch k. Keep what W needs and nothing else: when `stage.back` is
 # over, everything that forward has kept is freed, except what you hold on to. A product refers to its x. In W, the gradients of all
 # positions of all texts add up, also to those of earlier micro-batches.
 
@@ -138,11 +138,11 @@ DividedBackwardCheck("backward_input and backward_weight", ranks).gradients().gr
 # ## Your turn: ZB-H1
 #
 # F and B come in the order of 1F1B: rank r of p begins with $p - r - 1$ forwards, then alternates one F and one B. What is left is where
-# to put each W, after its B. Look at the picture at the top. On rank 0, each W comes right after its B. How many W does rank 3 put off,
-# and why not rank 0?
+# to put each W, after its B. Look at the picture at the top. On rank 0, each W comes right after its B. How many W's does rank 3 put off?
+# Why does rank 0 put off none?
 #
-# With all W right after their B, the step would take 3 ticks longer. But whoever puts off W keeps activations, and no rank should hold
-# something of more than p micro-batches, which is what rank 0 holds in 1F1B. Send each result before the next piece of work, with `Isend`,
+# With all W right after their B, the step would take 3 ticks longer. But whoever puts off W keeps activations, and no rank may hold
+# anything of more than p micro-batches, which is what rank 0 holds in 1F1B. Send each result before the next piece of work, with `Isend`,
 # as in part 25, and wait only for what the next piece needs.
 
 
@@ -151,7 +151,7 @@ DividedBackwardCheck("backward_input and backward_weight", ranks).gradients().gr
 def zb_h1_step(stage, micro_batches, comm):
     """The gradients of a step with the schedule ZB-H1.
 
-    Of m micro-batches on p ranks, a rank never holds more than p between F and W. If
+    No rank ever holds more than p of the m micro-batches, from F to W. If
     F, B and W take one tick each and messages none, the step takes at most 3 m + p - 1
     ticks; with m < p, 2 (m + p - 1) + 1. The order does not depend on the time that
     anything takes. Wait for every request.
@@ -215,14 +215,14 @@ def zb_h1_step(stage, micro_batches, comm):
 
 # %% Check ZB-H1 tags=["given"]
 check = ZeroBubbleCheck(ranks).step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True)
-check.schedule(4, 6).schedule(2, 4).peak_memory().passed()
+check.schedule(4, 6).schedule(2, 4).schedule(4, 3).peak_memory().passed()
 
 # %% [markdown] tags=["slide-50"]
 # ## The real timeline, beside 1F1B's
 #
 # Your step now drives tiny stages that sleep until a given time is over, so two cores are enough for four ranks. If `backward_input` does
 # all of the backward, and `backward_weight` nothing, the same step is 1F1B. Predict how long both will take, then change the seconds: what if
-# W takes half as long as B? And what if it takes longer than F and B together?
+# W takes half as long as B? And what if it takes longer than both: where does the formula stop being true, and why?
 
 # %% Choose the seconds tags=["experiment", "slide-50"]
 # %%px

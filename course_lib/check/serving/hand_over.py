@@ -18,7 +18,7 @@ class HandOverCheck(GroupCheck):
         order = list(SHUFFLED_ORDERS[int(self.random.integers(len(SHUFFLED_ORDERS)))])  # world ranks by their place in the group
         source = int(self.random.integers(1, 4))
         if self.show:
-            order, source = [0, 1, 2, 3], 0
+            order, source = [0, 1, 2, 3], 1
         target = [place for place in (3, 2, 1, 0) if place != source][:many]
         self.random.shuffle(target)
         target = target[::-1] if target == sorted(target) else target  # so that places and ranks are in another order

@@ -16,6 +16,7 @@ from course_lib.gpt.serving.model import Text
 from course_lib.gpt.serving.simulation import COST, StaticScheduler
 
 TIMES_STATIC = 1.25  # in the visible check: times the tokens a second of static batching, at least
+GROWTH = 1  # number of the workload in which texts make room for others
 SHARE_OF_POLICY = 0.9  # in the hidden tests: of the tokens a second of the stated policy, at least
 
 
@@ -178,13 +179,17 @@ class SchedulerCheck(GroupCheck):
         """Check four workloads, one on each rank: right batches, in which the oldest text always is."""
         return self._run(speed=False)
 
+    def alike(self) -> SchedulerCheck:
+        """Check that all ranks form the same batches, in the same order, for the same texts."""
+        return self._run(speed=False, alike=True)
+
     def fast(self) -> SchedulerCheck:
         """Check the time that the same workloads take."""
         return self._run(speed=True)
 
-    def _run(self, *, speed: bool) -> SchedulerCheck:
+    def _run(self, *, speed: bool, alike: bool = False) -> SchedulerCheck:
         workloads = draw_workloads(self.random)
-        order = self.random.permutation(4)
+        order = [GROWTH] * 4 if alike else self.random.permutation(4)
         under_way = [_Follow(workloads[k]) for k in order]
         enough = [self.seconds(f.workload) / (1 if self.seconds is static_seconds else SHARE_OF_POLICY) for f in under_way]
         given = [dict(blocks=f.workload.blocks, block_size=f.workload.block_size, most=f.workload.most) for f in under_way]
@@ -198,6 +203,12 @@ class SchedulerCheck(GroupCheck):
                     f"{f.workload.name} (step {step}, {f.workload.blocks} blocks of {f.workload.block_size}, most {f.workload.most})"
                 )
                 self._step(f, r, *answer, oldest=not speed)
+                if alike and answer[1:3] != answers[0][1:3]:
+                    first, own = (f"prefills {prefill} and decodes {decode}" for _, prefill, decode, _ in (answers[0], answer))
+                    cause = "an order that only this rank has, by a set, by chance, or by its own number"
+                    self.fail(
+                        f"for the same texts, rank 0 {first}, but rank {r} {own}; all must form the same batch in the same order", cause
+                    )
             if speed and sum(f.seconds for f in under_way) > sum(enough):
                 self._too_slow(under_way, enough)
             step += 1
