@@ -54,7 +54,7 @@ with ranks.trace("A barrier, and a silent rank"):
 # %% Exercise: DiLoCo tags=["exercise", "slide-50"]
 # %%px
 class DiLoCo:
-    """Train with an exchange every few steps; all start as rank 0."""
+    """Train with an exchange every few steps; all start with rank 0's weights."""
 
     def __init__(self, model, inner, outer, every, comm):
         self.inner, self.outer, self.every, self.comm = inner, outer, every, comm
@@ -108,7 +108,7 @@ ranks.call(greet)
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: hear
 #
-# All that follows goes in **rounds**: a rank sends a value to all, and hears the others' values of *the same* round. A key names it: the
+# Everything that follows happens in **rounds**: a rank sends a value to all, and hears the others' values of *the same* round. A key names it: the
 # number of the outer step, and a number within it. Tuples compare as words do: (3, 1) comes before (3, 2) and (4, 0). A message with an
 # earlier key comes too late: forget it. One with a later key comes from a rank that is ahead: keep it.
 
@@ -118,7 +118,7 @@ ranks.call(greet)
 def hear(mail, key, value, enough, deadline, patience):
     """Send a value to all others, and return what is heard: {rank: value}.
 
-    The own value is among them, and counts. Ends at once when all ranks are heard;
+    The rank's own value is among them, and counts. Ends at once when all are heard;
     after `deadline` seconds, as soon as `enough` are. TimeoutError if there are not
     enough after `patience` more seconds. The messages' topic is "round".
     """
@@ -154,7 +154,7 @@ AgreementCheck("hear", ranks).hear_all().hear_without(2).passed()
 # 3. if it has heard this one more than $2n/3$ times, it is **decided**.
 #
 # If v is decided, more than $2n/3$ ranks have sent v. So whoever hears more than $2n/3$ ranks hears v from most of them, and takes it over.
-# In the next round, all send v. A rank that has decided sends it once more, too, for those who have not, and goes.
+# In the next round, all send v. A rank that has decided sends v once more in the next round, for those that have not, and returns.
 
 
 # %% Exercise: agree tags=["exercise", "slide-50"]
@@ -183,15 +183,15 @@ AgreementCheck("agree", ranks).agree_on(3).agree_without(1).passed()
 # ## Your turn: survive
 #
 # In an outer step, first look at all messages about "round" that are here, and put them back. If one is of a later step, this step was
-# decided without you. If not:
+# decided without you. If not (in all rounds, `enough` is the smallest number above $2n/3$):
 #
 # 1. round (step, 0), with the `deadline`: send your differences $\theta - \theta_r$, a list with an array for each parameter;
-# 2. round (step, 1), deadline 0: send whose differences you have. Propose those that *all whom you hear* have;
-# 3. `agree`: whose differences count. All take the outer step with the mean of exactly these, added in rank order.
+# 2. round (step, 1), deadline 0: send the ranks whose differences you have. Propose those that are in *every* set you hear, and in yours;
+# 3. `agree`: whose differences count. All take the outer step with the mean of exactly these, added in rank order; zero, if there are none.
 #
 # If you are behind, or a difference counts that you do not have, throw your own work away and **copy** a peer's state: weights, both
 # optimizers, position and random state, *as at the start of its present step*, in which you can then take part. Ask one peer after the
-# other. `mail.on("join", function)` has the function called with each message about "join" that comes while you listen.
+# other, until a state is of a later step. `mail.on("join", f)` has f called with each message about "join" that comes while you listen.
 
 
 # %% Exercise: FaultTolerantDiLoCo tags=["exercise", "slide-50"]
@@ -253,7 +253,7 @@ class FaultTolerantDiLoCo:
             return self.join()
         for i, p in enumerate(self.params):
             p.data[...] = self.saved[0][i]
-            p.grad = sum(have[r][i] for r in who) / len(who)
+            p.grad = sum((have[r][i] for r in who), 0 * mine[i]) / max(len(who), 1)
         self.replica.outer.step()
         self.step += 1
         self.save()
@@ -268,8 +268,8 @@ SurvivalCheck("FaultTolerantDiLoCo", ranks).undisturbed().silent(2).passed()
 # ## Who was in when, and what it costs
 #
 # Rank 2 falls silent in the middle of an exchange, then rank 1, then both at once. What do ranks 0 and 3 do then? Guess first. Change who
-# falls silent, when (a step is 12 messages of a rank), and for how long. Then the bytes for 40 inner steps, and the loss after them. What
-# do you lose with a larger H?
+# falls silent, when (a step is 12 messages of a rank), and for how long. Then the bytes for 40 inner steps, and the mean loss of the last
+# H. What do you lose with a larger H?
 
 
 # %% Train with silences tags=["given", "slide-50"]
@@ -312,7 +312,7 @@ plots.traffic(list(runs.values()), "What rank 0 sends in 40 inner steps", list(r
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. How many of seven ranks may be silent at the same time? Why does a simple majority not do in step 3 of OneThirdRule?
+# 1. How many of seven ranks may be silent? With four, more than $2n/3$ are three, as is a majority. With seven, why is a majority too few?
 # 2. The difference of a silent rank is thrown away. Would it help to add it when the rank is back? What if it is ten steps old?
 
 # %% [markdown] tags=["skip"]

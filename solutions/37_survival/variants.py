@@ -43,7 +43,7 @@ LOOK = """
 AGREE = """
         who = agree(mail, step, common, self.patience)
 """
-MEAN = "            p.grad = sum(have[r][i] for r in who) / len(who)"
+MEAN = "            p.grad = sum((have[r][i] for r in who), 0 * mine[i]) / max(len(who), 1)"
 WITHOUT = """
         if not set(who) <= set(have):
             return self.join()
