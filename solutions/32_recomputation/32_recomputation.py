@@ -193,7 +193,7 @@ with span("backward"):
 # the input of its first layer. `peak_memory(costs, ranges)` is the largest of these, and
 # `extra_seconds(costs, ranges)` the time. Why not simply recompute everything, as one range?
 
-# %% Measure the layers tags=["slide-50"]
+# %% Measure the layers tags=["experiment", "slide-50"]
 # %%px
 costs = activation_memory.layer_costs(net, tokens, everyone)
 n, each = len(costs), [(i, i + 1) for i in range(len(costs))]

@@ -18,11 +18,16 @@ from grading.variants import RunningPart
 # These start and end processes, and talk to the kernel, or to the broker; called on a rank they would end it.
 NO_DATA = ("str", "Path", "Callable", "dict[str", "Iterable[str")  # no exercise is given a text or a file
 NOT_CALLED = (
+    "course_lib.check.checkpoint.files",  # makes files for as many ranks as its second argument
     "course_lib.cluster",
     "course_lib.collectives.deadlock.agent",
     "course_lib.collectives.deadlock.host_agents",
+    "course_lib.collectives.instrumentation.silences",  # stands still
     "course_lib.collectives.transport.isolated",
+    "course_lib.collectives.transport.messenger",  # waits for the other ranks' messages
     "course_lib.engine",
+    "course_lib.gpt.serving.command",
+    "course_lib.gpt.serving.server",
     "course_lib.utils.progress",  # IPython's DisplayObject opens a small number as a file, and reads from whatever that is
     "course_lib.tools",
     "processes",
@@ -115,7 +120,8 @@ def exercises(part):
 
 
 def signature_of(node, skip=0):
-    """A function with the parameters of this one, and an empty body."""
+    """A function with the parameters of this one, and an empty body; defaults may name what is only there on the ranks."""
+    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
     arguments = ast.unparse(node.args).split(", ")[skip:] if node.args.args else []
     namespace = {"np": np}
     exec(f"def f({', '.join(arguments)}): pass", namespace)
@@ -126,7 +132,7 @@ CALLS = 4  # that are looked at, of those on groups of more than one rank
 
 SPY = """
 import copy, importlib, inspect, sys
-from course_lib.collectives import Communicator
+from course_lib.collectives import Communicator, Messenger
 sys.path += {folders!r}
 {key}_theirs, {key}_seen, CALLS = {place}, [], {calls}
 def {key}_spy(*args, **kwargs):
@@ -136,7 +142,7 @@ def {key}_spy(*args, **kwargs):
     return {key}_theirs(*args, **kwargs)
 def copy_of(value):
     return copy.deepcopy(value)
-Communicator.__deepcopy__ = lambda self, memo: self
+Communicator.__deepcopy__ = Messenger.__deepcopy__ = lambda self, memo: self
 {place} = {key}_spy
 def seen():
     return [len(calls) for name, calls in globals().items() if name.endswith("_seen")]
