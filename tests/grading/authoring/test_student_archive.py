@@ -128,6 +128,7 @@ def signature_of(node, skip=0):
     return namespace["f"]
 
 
+ISOLATED = ("37_survival",)  # parts whose hidden tests need the virtual time of isolated ranks
 CALLS = 4  # that are looked at, of those on groups of more than one rank
 
 SPY = """
@@ -221,7 +222,8 @@ def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
     for folder in helper_folders():
         monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(variants, "VARIANT_CELL_SECONDS", 60)
-    monkeypatch.setattr(variants.sandbox, "sandbox_variables", dict)  # ranks as students have them, which find the archive's tests, too
+    if part not in ISOLATED:  # ranks as students have them, which find the archive's tests, too
+        monkeypatch.setattr(variants.sandbox, "sandbox_variables", dict)
     tried, spied = 0, {}
     with RunningPart(part) as running:
         todo = exercises(part)
