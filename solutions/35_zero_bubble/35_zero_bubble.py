@@ -16,7 +16,7 @@
 import numpy as np
 from course_lib import cluster, plots
 from course_lib.check.pipeline.zero_bubble import DividedBackwardCheck, ZeroBubbleCheck
-from course_lib.sim.llm.schedule import work_orders
+from course_lib.sim.llm.costs.schedule import work_orders
 from course_lib.sim.schedule import compare_measured, schedules
 
 ranks = cluster.start(4)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from course_lib.sim.llm.schedule import work_orders
 
 from course_lib.gpt.model.decoder import Sizes, layers
 from course_lib.gpt.model.divided_stage import DividedStage, take_paced_steps, undivided
 from course_lib.gpt.model.stage import Stage
 from course_lib.gpt.training.activation_memory import kept_by_divided
+from course_lib.sim.llm.costs.schedule import work_orders
 from course_lib.sim.schedule import schedules
 
 SIZES = Sizes(vocabulary=7, width=6, heads=2, depth=2, length=5)

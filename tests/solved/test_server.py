@@ -230,7 +230,7 @@ def test_ctrl_c_in_the_middle_of_a_stream(trained, functions):
 
 @pytest.mark.slow
 def test_a_function_that_raises_ends_the_server_and_is_named(trained, functions, tmp_path):
-    for file in functions.iterdir():
+    for file in functions.glob("*.py"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     text, line = (tmp_path / "serving_impl.py").read_text(), "    slots = [cache.slots(text.number) for text in texts]\n"
     assert line in text
