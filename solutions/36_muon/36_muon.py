@@ -13,9 +13,10 @@
 
 # %% Start the ranks tags=["given"]
 import numpy as np
-
 from course_lib import cluster, plots, saving
-from course_lib.check.muon import IterationCheck, MuonCheck, OwnersCheck, loads
+from course_lib.check.muon.iteration import IterationCheck
+from course_lib.check.muon.owners import OwnersCheck, loads
+from course_lib.check.muon.step import MuonCheck
 
 ranks = cluster.start(4)
 
@@ -298,8 +299,6 @@ run.step()
 # 1. Costs 3, 3, 2, 2, 2 on two ranks: what does largest first give, and what is best? When would that matter?
 # 2. One matrix takes longer than all others together. What could the other ranks do meanwhile?
 # 3. With FSDP (part 26), each rank has a part of each gradient after backward, already added up. What must a step send then?
-#
-# The last cells save your functions to `transformer_impl.py`, and stop the ranks.
 
 # %% Save the functions tags=["given", "skip"]
 saving.save(ranks, "newton_schulz", "owners", "ShardedMuon")
