@@ -178,15 +178,10 @@ def losses_beside(runs: dict[str, Sequence[float]], right: str, title: str, colu
     columns : int
         Panels in a row.
     """
-    from matplotlib.figure import Figure
-
     others = {name: np.array(values) for name, values in runs.items() if name != right}
-    rows = -(-len(others) // columns)
-    figure = Figure(figsize=(2.6 * columns, 0.5 + 1.7 * rows), layout="constrained")
-    figure.suptitle(title, fontsize=12, color=INK)
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    said = []
-    for axes, (name, values) in zip(panels.flat, others.items(), strict=False):
+    rows, said = -(-len(others) // columns), []
+    figure, panels = new_figure(2.6 * columns, 0.5 + 1.7 * rows, title, columns, rows, sharex=True, sharey=True)
+    for axes, (name, values) in zip(panels, others.items(), strict=False):
         apart = np.abs(values - runs[right]).max()
         said.append(f"{name} at most {apart:.2f} from it")
         axes.plot(runs[right], color="#BBBBBB", linewidth=4, label=right)
@@ -194,7 +189,7 @@ def losses_beside(runs: dict[str, Sequence[float]], right: str, title: str, colu
         axes.set_title(f"{name}: at most {apart:.2f} apart", fontsize=9, color=INK)
         axes.set(ylim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
-    for axes in panels.flat[len(others) :]:
+    for axes in panels[len(others) :]:
         axes.axis("off")
     figure.supxlabel(f"step (grey: {right})", fontsize=10, color=INK)
     figure.supylabel("mean loss over the batch", fontsize=10, color=INK)

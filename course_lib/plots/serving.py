@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
 
-from course_lib.plots.figures import COLORS, INK, MISSING, PALE, SPAN_COLOR, WORK_COLORS, Picture, color, new_figure
+from course_lib.plots.figures import COLORS, INK, MISSING, PALE, SPAN_COLOR, WORK_COLORS, Picture, color, new_figure, on_slides
 
 KINDS = {"prefill": WORK_COLORS["backward"], "decode": WORK_COLORS["forward"]}
 
@@ -55,18 +56,16 @@ def serving(runs: Mapping[str, dict], title: str) -> Picture:
         By the scheduler's name, what `gpt.serving.simulation.simulate` returns.
     title : str
     """
-    from matplotlib.figure import Figure
-
-    count = max(len(run["came"]) for run in runs.values())
-    figure = Figure(figsize=(4.8 * len(runs), 5.6), layout="constrained")
-    figure.suptitle(title, fontsize=12, color=INK)
-    panels = figure.subplots(2, len(runs), squeeze=False, sharex=True, sharey="row", height_ratios=[3, 2])
-    said = []
+    count, said = max(len(run["came"]) for run in runs.values()), []
+    shared = dict(sharex=True, sharey="row", height_ratios=[3, 2])
+    figure, panels = new_figure(4.8 * len(runs), 5.6, title, len(runs), rows=2, **shared)
+    panels = panels.reshape(2, -1)
     for (above, below), (name, run) in zip(panels.T, runs.items(), strict=True):
         _draw_texts(above, run)
         share = _draw_blocks(below, run)
-        above.set_title(f"{name}: {run['rate']:.0f} tokens a second", fontsize=11, color=INK)
-        below.set_title(f"{100 * share:.0f}% of the blocks have a text that goes on", fontsize=10, color=INK)
+        titles = f"{name}: {run['rate']:.0f} tokens a second", f"{100 * share:.0f}% of the blocks have a text that goes on"
+        for axes, text in zip((above, below), titles, strict=True):
+            axes.set_title(textwrap.fill(text, 20) if on_slides() else text, fontsize=10, color=INK)
         below.set(xlabel="seconds", xlim=(0, max(max(one["ended"]) for one in runs.values())))
         said.append(f"{name}: {run['rate']:.0f} tokens a second, on average {100 * share:.0f}% of the blocks have a text that goes on")
     panels[0, 0].set(ylabel="text", ylim=(count - 0.5, -0.5))

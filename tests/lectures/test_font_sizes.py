@@ -41,6 +41,15 @@ def steps():
     return plots.timeline(dict.fromkeys(ways, one), "A step on two ranks: four layers of 1024 units, 16 samples per rank")
 
 
+SERVED = dict(  # of 40 texts that follow each other
+    came=[0.1 * k for k in range(40)],
+    ended=[0.1 * k + 0.3 for k in range(40)],
+    spans=[(k, kind, 0.1 * k + at, 0.1 * k + at + 0.1) for k in range(40) for kind, at in (("prefill", 0.1), ("decode", 0.2))],
+    owners=np.full((40, 24), -1),
+    times=[0.1 * k for k in range(40)],
+    rate=734.0,
+)
+
 PICTURES = {
     "legend": lambda: plots.legend(),
     "exchange": lambda: plots.exchange([np.arange(3) + r for r in range(8)], [np.arange(3)] * 8, "Before and after, on eight ranks"),
@@ -54,6 +63,19 @@ PICTURES = {
     "times against size": lambda: alpha_beta.draw([8.0, 8e6], [3e-5, 8e-3], 3e-5, 1e9, "Time of an all-reduce, and a fit", (1e6, 2e-3)),
     "roofs": lambda: alpha_beta.draw_roofline({f"{n} ranks": n for n in (4, 16, 64)}, [1, 4], {name: [9, 50] for name in ROOFS}, "Roofs"),
     "drift": lambda: plots.drift({"your f": dict(losses=[3, 1], apart=[0, 0.3])}, "Two blocks trained with f, and with a broken f"),
+    "losses beside": lambda: plots.losses_beside({n: [6.0, 3.0] for n in ("one rank", *"ABCDEF")}, "one rank", "Six runs with a bug"),
+    "memory over time": lambda: plots.memory_over_time(
+        {n: dict(seconds=[0, 0.01, 0.02], held=[0, 2.8e7, 0]) for n in ("nothing", "each layer", "chosen")}, "What rank 0 keeps", 1.5e7
+    ),
+    "magnitudes": lambda: plots.magnitudes({n: 10.0 ** np.arange(-9, 3) for n in ("not scaled", "times 2^27")}, "What float16 holds"),
+    "membership": lambda: plots.membership(
+        [[(k, (0, 1, 2, 3), k + 1, 2.0 / (k + 1), 0.1 * k) for k in range(30)] for _ in range(4)],
+        "Who was in each outer step, and the loss",
+    ),
+    "roofline": lambda: plots.roofline(
+        dict(peak=9e10, bandwidth=4e10, tokens=[1, 16, 256], intensity=[0.5, 8, 128], rate=[2e10, 4e10, 7e10]), "Matrix products"
+    ),
+    "serving": lambda: plots.serving({"static": SERVED, "continuous": SERVED}, "40 texts and 24 blocks, on a simulated clock"),
     "operators": lambda: plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4),
     "all operators": lambda: plots.operators(),
     "lines of a layer": lambda: plots.operators([*placement.LAYER_OPERATORS.values()][:2], "Two lines", ranks=4, rows=False, ask="forward"),
