@@ -238,3 +238,15 @@ def test_a_scheduler_that_stops_in_the_middle_ends_the_server_with_a_sentence():
     told = dict(new=[dict(number=1, tokens=[1], limit=2, temperature=0.0, seed=0)], ended=[])
     with pytest.raises(RuntimeError, match="next_batch returned no text, although 1 are not done"):
         take_step(engine, told)
+
+
+def test_a_long_stop_sequence_costs_no_more_than_what_has_been_generated():
+    class Counted(bytes):
+        slices = 0
+
+        def __getitem__(self, key):
+            Counted.slices += 1
+            return super().__getitem__(key)
+
+    answer = Answer(Asked([1], 3, stop=[Counted(b"ab" * 10_000)]))
+    assert [answer.add(token) for token in b"aba"] == ["", "", "aba"] and Counted.slices <= 12

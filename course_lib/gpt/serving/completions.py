@@ -87,7 +87,7 @@ def read_request(body: object, most: int) -> Asked:
     if not isinstance(stop, list) or len(stop) > MAX_STOPS or not all(isinstance(s, str) and s for s in stop):
         raise BadRequest(f"stop must be a text, or a list of up to {MAX_STOPS} texts, none of them empty.", "stop")
     if not isinstance(stream := body.get("stream", False), bool):
-        raise BadRequest(f"stream must be true or false; got {stream!r}.", "stream")
+        raise BadRequest(f"stream must be true or false; got {str(stream)[:40]!r}.", "stream")
     seed = None if body.get("seed") is None else int(_number(body, "seed", 0, 0, 2**63, whole=True))
     temperature = float(_number(body, "temperature", 1.0, 0, 2))
     return Asked(tokens, int(limit), temperature, seed, [s.encode(errors="replace") for s in stop], stream)
@@ -136,7 +136,7 @@ class Answer:
         else:
             self.finished = "length" if self.count >= self.asked.limit else None
             # The end of what is there may be the beginning of a stop sequence.
-            keep = max((k for stop in self.asked.stop for k in range(len(stop)) if self._held.endswith(stop[:k])), default=0)
+            keep = max((k for stop in self.asked.stop for k in range(min(len(stop), len(self._held) + 1)) if self._held.endswith(stop[:k])), default=0)
             ready = self._held if self.finished or not keep else self._held[:-keep]
         self._held = self._held[len(ready) :]
         piece = self._decoder.decode(ready, bool(self.finished))

@@ -24,6 +24,7 @@ from course_lib.gpt.serving.model import Text
 ADDRESS = "127.0.0.1"
 HOSTS = "127.0.0.1", "localhost"  # names by which a client on this machine may call the server
 MAX_BODY_BYTES, MAX_QUEUE = 1 << 20, 256  # of a request; requests at a time
+IDLE_SECONDS, BODY_SECONDS = 60, 10  # for which a client may keep the server waiting for a request, and for its body
 STOP = -1  # instead of a length: the server ends
 
 
@@ -267,7 +268,8 @@ async def serve(engine: Engine, sockets: list[socket]) -> None:
     server = Server(engine)
     pages = (r"/v1/completions", Completions), (r"/v1/models", Models), (r"/health", Health), (r".*", Missing)
     app = Application([(path, page, {"server": server}) for path, page in pages], log_function=lambda handler: None)
-    http = HTTPServer(app, max_body_size=MAX_BODY_BYTES, max_buffer_size=2 * MAX_BODY_BYTES)
+    limits = dict(max_body_size=MAX_BODY_BYTES, max_buffer_size=2 * MAX_BODY_BYTES)
+    http = HTTPServer(app, idle_connection_timeout=IDLE_SECONDS, body_timeout=BODY_SECONDS, **limits)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)
