@@ -20,6 +20,7 @@ from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOC
 
 SPIN_SECONDS = 0.02  # seconds until a wait is shown on the board and starts to sleep, which leaves the core to ranks that compute
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 5e-5, 2e-3  # seconds between polls in a long wait
+MAX_IDLE_SLEEP_SECONDS, SLEEP_SHARE = 2e-2, 0.01  # in a wait of seconds, as of an idle server: a hundredth of the time so far
 ABANDONED_TRANSFER_SECONDS = 2.0  # seconds for a transfer to complete after one of its ranks has failed
 FINISHED_PEER_SECONDS = 30.0  # the same after one has left the call, its own part done: on a busy machine, this rank may just be slow
 SNAPSHOT_SECONDS = 2e-3  # seconds between snapshots with 8 ranks; n ranks that read n rows of n words cost O(n³)
@@ -94,7 +95,7 @@ class _LongWait:
         progress_state.wait_count += 1
 
     def run(self) -> None:
-        operation, board, pause = self._operation, self._board, MIN_SLEEP_SECONDS
+        operation, board, pause, began = self._operation, self._board, MIN_SLEEP_SECONDS, time.monotonic()
         while not operation.advance():
             if progress_state.interrupt_pending:
                 board.compute()
@@ -117,7 +118,8 @@ class _LongWait:
                 time.sleep(MIN_SLEEP_SECONDS)  # ranks that merely yield leave too little of the core to those that compute
             else:
                 time.sleep(pause)
-                pause = min(pause * 1.5, MAX_SLEEP_SECONDS)
+                longest = max(MAX_SLEEP_SECONDS, SLEEP_SHARE * (time.monotonic() - began))
+                pause = min(pause * 1.5, longest, MAX_IDLE_SLEEP_SECONDS)
         board.compute()
 
     def _publish(self) -> None:
