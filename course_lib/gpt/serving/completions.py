@@ -136,7 +136,10 @@ class Answer:
         else:
             self.finished = "length" if self.count >= self.asked.limit else None
             # The end of what is there may be the beginning of a stop sequence.
-            keep = max((k for stop in self.asked.stop for k in range(min(len(stop), len(self._held) + 1)) if self._held.endswith(stop[:k])), default=0)
+            keep = max(
+                (k for stop in self.asked.stop for k in range(min(len(stop), len(self._held) + 1)) if self._held.endswith(stop[:k])),
+                default=0,
+            )
             ready = self._held if self.finished or not keep else self._held[:-keep]
         self._held = self._held[len(ready) :]
         piece = self._decoder.decode(ready, bool(self.finished))
