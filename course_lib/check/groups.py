@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ BASELINE_BYTES, BYTES_PER_REQUEST = 4 << 20, 2 << 10
 # uses world ranks as group ranks is always found.
 SHUFFLED_ORDERS = ((1, 0, 3, 2), (1, 3, 0, 2), (2, 0, 3, 1), (2, 3, 1, 0), (3, 2, 0, 1), (3, 2, 1, 0))
 GATE_MESSAGE_BYTES = 8  # the number that a rank sends from a gate
+Explanations: TypeAlias = dict[str, tuple[str, str]]  # see `GroupCheck.call`
 
 
 class GroupCheck(Check):
@@ -27,11 +29,19 @@ class GroupCheck(Check):
         super().__init__(what, show=show)
         self.ranks = ranks
 
-    def call(self, function: Callable, arguments: list[dict] | dict, **how: object) -> list:
-        """Call a function on the ranks (see `Ranks.call`); an error also says which case it came from."""
+    def call(self, function: Callable, arguments: list[dict] | dict, *, explain: Explanations | None = None, **how: object) -> list:
+        """Call a function on the ranks (see `Ranks.call`).
+
+        An error that contains a key of `explain` fails the check with that problem and its usual cause; any other error also says which
+        case it came from.
+        """
         try:
             return self.ranks.call(function, arguments, **how)
         except Exception as error:
+            short = getattr(error, "short", "").strip()  # of a RanksError
+            for name, (problem, cause) in (explain or {}).items():
+                if name in short:
+                    self.fail(f"{problem} ({short})", cause)
             if self.case:
                 error.add_note(f"This was the case: {self.case}.")
             raise
@@ -77,6 +87,7 @@ class GroupCheck(Check):
         return [found[r] for r in range(4)]
 
     @staticmethod
-    def describe_groups(groups: list[list[int]], dtype: type) -> str:
+    def describe_groups(groups: list[list[int]], dtype: type | str) -> str:
         """Describe the groups in words, for a message."""
-        return f"the groups {', '.join('{' + ', '.join(map(str, group)) + '}' for group in groups)}, {np.dtype(dtype)}"
+        names = ", ".join("{" + ", ".join(map(str, group)) + "}" for group in groups)
+        return f"the group{'s' * (len(groups) > 1)} {names}, {np.dtype(dtype)}"

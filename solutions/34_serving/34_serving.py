@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 34 Serving
 #
-# **You will build** what answers requests with a trained GPT: a cache in blocks, `prefill` and `decode` on tensor parallel ranks, a
+# **You will build** the core of a server for a trained GPT: a cache in blocks, `prefill` and `decode` on tensor parallel ranks, a
 # `Scheduler` that forms batches, and `hand_over`, from ranks that prefill to ranks that decode.
 #
 # *{points} points. About 120 minutes.*
@@ -32,7 +32,7 @@ everyone = Communicator()
 
 # %% [markdown] tags=["slide"]
 # A GPT writes one token at a time. **Prefill** runs a whole prompt through the model at once, and gives the first new token. **Decode** runs
-# only this token through it, which gives the next one, and so on. Either reads all weights. Below are a model's matrix products for 1 to 256
+# only this token through it, which gives the next one, and so on. Both read all weights. Below are a model's matrix products for 1 to 256
 # tokens at once, and what the machine allows. How many texts would you decode together?
 
 # %% Draw the roofline tags=["folded", "slide"]
@@ -183,11 +183,11 @@ serving.ForwardCheck("next_token", ranks).next_token(4).next_token(1).passed()
 # **Static batching** fills a batch, decodes until all its texts are done, and fills the next one. **Continuous batching** chooses anew
 # before each step (Yu et al., 2022, "Orca"). A text leaves when it is done. One that waits joins when there is a place in the batch, and
 # blocks for its tokens so far. Then a running text may need a block when none is free. So some text is **preempted**: it gives back its
-# blocks, waits, and is prefilled again later, with all that it has generated.
+# blocks, waits, and is prefilled again later, with everything that it has generated.
 #
 # The hidden tests ask for 0.9 of the speed of this simple policy, at least: before each step, texts that are done leave; running texts get
-# their next slot, oldest first, and while there is none, the youngest is preempted; then those that wait are admitted in order. To starve
-# nobody, the oldest text that is not done must be in every batch. Where does a preempted text wait?
+# their next slot, oldest first, and while there is none, the youngest is preempted; then those that wait are admitted in order. So that
+# no text starves, the oldest one that is not done must be in every batch. Where does a preempted text wait?
 
 
 # %% Exercise: Scheduler tags=["exercise", "slide-50"]
@@ -276,7 +276,7 @@ serving.HandOverCheck("hand_over", ranks).hands_over(2).hands_over(3).passed()
 #
 # `Engine` calls your functions on all ranks, here for four texts. Nobody tells the ranks what to do next: why do they form the same batches?
 # The last cells save your functions. With a run of [part 28](28_gpt.ipynb) in a terminal, you then have a server with OpenAI's protocol:
-# `mpiexec -n 2 python -m course_lib.gpt serve --out gpt_run`. Its first line says how to ask it.
+# `mpiexec -n 2 python -m course_lib.gpt serve --out gpt_run`. The first line that it prints shows a request.
 
 # %% Serve four texts tags=["experiment", "slide"]
 # %%px --trace

@@ -141,7 +141,7 @@ DividedBackwardCheck("backward_input and backward_weight", ranks).gradients().gr
 # to put each W, after its B. Look at the picture at the top. On rank 0, each W comes right after its B. How many W's does rank 3 put off?
 # Why does rank 0 put off none?
 #
-# With all W right after their B, the step would take 3 ticks longer. But whoever puts off W keeps activations, and no rank may hold
+# With all W right after their B, the step would take 3 ticks longer. But a rank that puts off W keeps activations, and none may hold
 # anything of more than p micro-batches, which is what rank 0 holds in 1F1B. Send each result before the next piece of work, with `Isend`,
 # as in part 25, and wait only for what the next piece needs.
 
@@ -250,7 +250,7 @@ plots.timeline(panels, "A step of 1F1B and of ZB-H1 on four ranks, the fastest o
 # ## What it costs
 #
 # Memory. Both schedules have the same micro-batches in flight, between F and B. ZB-H1 also keeps some between B and W: only inputs and
-# gradients of matrix products, less than a stage keeps after F. Before you run it: which rank holds most in 1F1B, and which in ZB-H1?
+# gradients of matrix products, less than a stage keeps after F. Before you run it: which rank holds the most in 1F1B, and which in ZB-H1?
 
 # %% Measure the memory tags=["folded", "skip"]
 # %%px
@@ -269,7 +269,7 @@ measured = {f"{name}, rank {r}": peaks[r][name] for name in peaks[0] for r in ra
 plots.bars(measured, "Peak memory of a step with eight micro-batches", "MB")
 
 # %% [markdown] tags=["slide-50"]
-# ## Interleaving in place of it
+# ## Interleaving instead
 #
 # There is an older way to shrink the bubbles: give each rank several smaller **chunks** of layers, and send each micro-batch round the
 # ranks several times (Narayanan et al., 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",

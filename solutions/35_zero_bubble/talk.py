@@ -73,7 +73,7 @@
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # On rank 3, twice as much as in 1F1B, and still less than on rank 0. As devices are alike, only the largest bar matters.
 
-# %% [markdown] after="## Interleaving in place of it" tags=["notes"]
+# %% [markdown] after="## Interleaving instead" tags=["notes"]
 # Draw the way of one micro-batch on the board: through the first chunks of all ranks, then through the second ones. That is why rank 0
 # starts more forwards before its first backward.
 

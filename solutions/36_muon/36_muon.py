@@ -123,7 +123,7 @@ IterationCheck("newton_schulz", ranks).values(1, 5).values(5, dtype=np.float32).
 #
 # If each rank made all matrices orthogonal, four ranks would do the same work four times. So each matrix gets an **owner**. With sides
 # $s \le l$, a step of the iteration takes $4 s^2 l + 2 s^3$ floating-point operations (FLOP); `flop(shape)` is that times five. All ranks
-# wait for the one that has most to do. Which matrices should you give away first?
+# wait for the one that has the most to do. Which matrices should you give away first?
 
 
 # %% Exercise: owners tags=["exercise", "slide-50"]

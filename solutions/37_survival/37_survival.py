@@ -265,11 +265,11 @@ class FaultTolerantDiLoCo:
 SurvivalCheck("FaultTolerantDiLoCo", ranks).undisturbed().silent(2).passed()
 
 # %% [markdown] tags=["slide"]
-# ## Who was in when, and what it costs
+# ## Who took part when, and what it costs
 #
 # Rank 2 falls silent in the middle of an exchange, then rank 1, then both at once. What do ranks 0 and 3 do then? Guess first. Change who
-# falls silent, when (a step is 12 messages of a rank), and for how long. Then the bytes for 40 inner steps, and the mean loss of the last
-# H. What do you lose with a larger H?
+# falls silent, when (a rank sends 12 messages in a step), and for how long. Then the bytes for 40 inner steps, and the mean loss of the
+# last H. What do you lose with a larger H?
 
 
 # %% Train with silences tags=["given", "slide-50"]
@@ -303,7 +303,7 @@ plots.traffic(list(runs.values()), "What rank 0 sends in 40 inner steps", list(r
 #
 # - torchft (PyTorch): `DiLoCo` in `torchft/local_sgd.py`. A server, the *lighthouse* (`src/lighthouse.rs`), finds the quorum:
 #   `min_replicas`, more than half of those with a heartbeat (without that, split brain: pull request 71), `join_timeout_ms` for late ones.
-#   Who comes back gets a peer's checkpoint; in TorchTitan once with an old learning rate (pull request 4598).
+#   A rank that comes back gets a peer's checkpoint; in TorchTitan once with an old learning rate (pull request 4598).
 # - OpenDiLoCo: `open_diloco/hivemind_diloco.py` averages among the peers that it finds in a distributed hash table.
 # - Raft, as in etcd, has a leader. A simple majority is then enough; a silent leader costs an election.
 #

@@ -66,7 +66,7 @@
 # Point at `saved`: it is the start of the step, and serves twice, for the difference and for whoever joins. The answer is given while
 # listening, not after the step: perhaps the step cannot end without the one who asks.
 
-# %% [markdown] after="## Who was in when, and what it costs" tags=["notes"]
+# %% [markdown] after="## Who took part when, and what it costs" tags=["notes"]
 # Take guesses before you run it. With two silent ranks, two are left of four: that is no majority.
 
 # %% [markdown] after="Train with silences" tags=["notes"]

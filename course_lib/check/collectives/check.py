@@ -63,7 +63,7 @@ class CollectivesCheck(GroupCheck):
                 given[r] = self._draw((n, *shape) if self.function == "pairwise_all_to_all" else shape, dtype)
                 arguments[r] = dict(function=self.function, x=given[r], more=more, watched=self.show)
         what = f", {op}" if self.function in REDUCING else f", root {root}" if self.function == ROOTED else ""
-        self.case_of(groups, f"x of shape {given[0].shape}{what}", dtype)
+        self.case = f"{self.describe_groups(groups, dtype)}, x of shape {given[0].shape}{what}"
         answers = self.call(call_collective, arguments, show=self.show)
         for group in groups:
             # As the coordinator saw it; without one, as in a visible check, by the ranks' traces.
@@ -77,11 +77,6 @@ class CollectivesCheck(GroupCheck):
             self.array(earlier, self._earlier[r], name=f"what the call of {self.function} before has returned", rank=r, cause=cause)
         self._earlier = [out for out, *_ in answers]
         return self
-
-    def case_of(self, groups: list[list[int]], what: str, dtype: str) -> None:
-        """Set the case that messages name."""
-        names = ", ".join("{" + ", ".join(map(str, group)) + "}" for group in groups)
-        self.case = f"the group{'s' * (len(groups) > 1)} {names}, {dtype}, {what}"
 
     def everything(self) -> None:
         """Run all cases that a right answer must pass; only shapes and values are drawn."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from course_lib.check.groups import SHUFFLED_ORDERS, GroupCheck
 from course_lib.check.muon.on_ranks import build_optimizer, mix, release_memory, take_large_step, take_step
-from course_lib.cluster.replies import RanksError
 from course_lib.traffic import wire_bytes
 from course_lib.utils import wording
 
@@ -26,6 +25,17 @@ PASSES = {False: 2, True: 3}  # bytes that a rank may send, in multiples of its 
 CALL_BYTES = 512  # for counts and shapes
 ADAM_TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 LARGE = 512  # float32 matrices of LARGE x LARGE: a MiB
+EXPLANATIONS = {
+    "no whole matrix": ("a part is orthogonalised as if it were a matrix", "a tensor parallel rank's part, or a shard of a flat array"),
+    "TooEarly": (
+        "a rank orthogonalises more often than it owns matrices",
+        "a loop over all matrices, or other owners than those in self.owner",
+    ),
+    "Deadlock": (
+        "the ranks wait for each other",
+        "a loop in which all ranks wait for one matrix's update before the next one is orthogonalised",
+    ),
+}
 SPARE = 1.2  # such matrices that a rank may hold besides its own momentum
 
 
@@ -94,7 +104,7 @@ class MuonCheck(GroupCheck):
                     shapes=[w.shape for w in case.weights],
                     at_once=costs,
                 )
-        self._call(build_optimizer, given)
+        self.call(build_optimizer, given, explain=EXPLANATIONS, show=self.show)
         for step in range(STEPS):
             self._step(cases, dtype, f"step {step + 1}", costs)
 
@@ -140,7 +150,7 @@ class MuonCheck(GroupCheck):
                 given[r] = dict(grads=parts, rest_grads=[x[key // tp].astype(dtype) for x in rest])
                 gates[r] = [(0, numbers[key], 1e18)] * case.owner.count(key) + CLOSED_GATES
             wants.append(self._expected(case, grads, rest, numbers))
-        answers = self._call(take_step, given, gates=gates)
+        answers = self.call(take_step, given, explain=EXPLANATIONS, show=self.show, gates=gates)
         for case, (known, before) in zip(cases, wants, strict=True):
             for key, r in enumerate(case.ranks):
                 params, rest = answers[r]
@@ -193,23 +203,6 @@ class MuonCheck(GroupCheck):
         most = times * nbytes + CALL_BYTES
         self.sent(self.ranks.traffic[r], most, name=f"{when} ({times} times its gradients)", rank=r, cause=cause)
 
-    def _call(self, function: object, given: list[dict], **how: object) -> list:
-        """Call a function on the ranks, and explain its error."""
-        try:
-            return self.ranks.call(function, given, show=self.show, **how)
-        except RanksError as error:
-            said = error.short.strip()
-            if "no whole matrix" in said:
-                cause = "a tensor parallel rank's part, or a shard of a flat array"
-                self.fail(f"a part is orthogonalised as if it were a matrix ({said})", cause)
-            if "TooEarly" in said:
-                cause = "a loop over all matrices, or other owners than those in self.owner"
-                self.fail("a rank orthogonalises more often than it owns matrices", cause)
-            if "Deadlock" in said:
-                cause = "a loop in which all ranks wait for one matrix's update before the next one is orthogonalised"
-                self.fail(f"the ranks wait for each other ({said})", cause)
-            raise
-
     def memory(self) -> MuonCheck:
         """Check what a rank holds between steps: besides the parameters, the momentum of its own matrices."""
         (group,) = self.groups(4)
@@ -220,14 +213,16 @@ class MuonCheck(GroupCheck):
         common = dict(grid=(4, 1), axes=[0] * 4, others=[np.ones(4, np.float32)], owner=owner, shapes=shapes, at_once=False)
         common |= dict(weights=[np.ones(shape, np.float32) for shape in shapes], settings=dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR))
         places = {r: (0, key) for key, r in enumerate(group)}
-        self._call(build_optimizer, [dict(common, place=places[r]) for r in range(4)])
+        self.call(build_optimizer, [dict(common, place=places[r]) for r in range(4)], explain=EXPLANATIONS, show=self.show)
         before = self.ranks.held()
         velocity, weights = [np.zeros(shape) for shape in shapes], [1.0] * 4
         for _ in range(2):
             seeds = [int(self.random.integers(1 << 30)) for _ in range(4)]
             numbers = self.random.permutation(NUMBERS)[:4].tolist()
             gates = [[(0, number, 1e18), *CLOSED_GATES] for number in numbers]
-            answers = self._call(take_large_step, [dict(seed=seed, shapes=shapes) for seed in seeds], gates=gates)
+            answers = self.call(
+                take_large_step, [dict(seed=seed, shapes=shapes) for seed in seeds], explain=EXPLANATIONS, show=self.show, gates=gates
+            )
             drawn = [np.random.default_rng(seed) for seed in seeds]
             for i, shape in enumerate(shapes):
                 velocity[i] = MOMENTUM * velocity[i] + np.mean([x.integers(-2, 3, shape) for x in drawn], axis=0)

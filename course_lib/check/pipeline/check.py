@@ -22,11 +22,22 @@ from course_lib.check.pipeline.reference import (
     stage_memory,
     work_order,
 )
-from course_lib.cluster.replies import RanksError
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.gpt.model.stage import Stage
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 from course_lib.utils import wording
+
+GATE_EXPLANATIONS = {
+    "TooEarly": (
+        "a rank continues before it has sent its last result",
+        "a result that is sent only after the next piece of work has begun",
+    ),
+    "TooLate": ("a rank has sent more than it should have computed by then", "pieces of work in the wrong order"),
+    "Deadlock": (
+        "a rank waits for more than its next piece of work needs, or for a message that nobody sends",
+        "a Barrier, a receive that is placed before another piece of work, or a result that is not sent at once",
+    ),
+}
 
 
 class PipelineCheck(GroupCheck):
@@ -112,7 +123,7 @@ class PipelineCheck(GroupCheck):
         """Take steps on all ranks, each with its micro-batches."""
         batches = {r: model.given(i) for group, model in models for i, r in enumerate(group)}
         given = [dict(function=self.function, batches=batches[r], times=times, watched=watched) for r in range(4)]
-        return self.ranks.call(run_steps, given, show=self.show, **how)
+        return self.call(run_steps, given, show=self.show, **how)
 
     def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
         """Check what is sent before each piece of work, as counted by the coordinator, and that neighbours can work concurrently.
@@ -130,10 +141,7 @@ class PipelineCheck(GroupCheck):
                 for j, (kind, _) in enumerate(work_order(self.function, n, i, count)):
                     passes[r].append((sent, float(own[i, j]), sent + GATE_MESSAGE_BYTES * 4 if n > 1 else 1e9))
                     sent += model.message * (i < n - 1 if kind == "F" else i > 0) + GATE_MESSAGE_BYTES * len(meets[j])
-        try:
-            answers = self._steps(models, gates=passes)
-        except RanksError as error:
-            self._explain_gate_errors(error)
+        answers = self._steps(models, gates=passes, explain=GATE_EXPLANATIONS)
         for group, model in models:
             self._check_gated_gradients(group, model, count, answers, numbers)
         return self
@@ -163,18 +171,6 @@ class PipelineCheck(GroupCheck):
                 self._gradient(got, p.grad, f"the gradient of {name}, scaled during the step,", r, count, rtol)
             met = sum(map(len, concurrent_work(self.function, n, i, count)))
             self._sent(r, i, n, count, model.message, GATE_MESSAGE_BYTES * met)
-
-    def _explain_gate_errors(self, error: RanksError) -> None:
-        """Explain the error of ranks that did not get through the gates; re-raise any other error."""
-        if "TooEarly" in error.short:
-            cause = "a result that is sent only after the next piece of work has begun"
-            self.fail(f"a rank continues before it has sent its last result ({error.short})", cause)
-        if "TooLate" in error.short:
-            self.fail(f"a rank has sent more than it should have computed by then ({error.short})", "pieces of work in the wrong order")
-        if "Deadlock" in error.short:
-            cause = "a Barrier, a receive that is placed before another piece of work, or a result that is not sent at once"
-            self.fail(f"a rank waits for more than its next piece of work needs, or for a message that nobody sends ({error.short})", cause)
-        raise error
 
     def peak_memory(self, size: int = 4, count: int = 6) -> PipelineCheck:
         """Check the peak memory of a rank in 1F1B: the activations of its micro-batches in flight, and no more."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from course_lib import memory
 from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
-from course_lib.check.pipeline.check import PipelineCheck
+from course_lib.check.pipeline.check import GATE_EXPLANATIONS, PipelineCheck
 from course_lib.check.pipeline.on_ranks import (
     add_weight_gradients,
     build_stage,
@@ -31,7 +31,6 @@ from course_lib.check.pipeline.reference import (
     stage_memory,
     ticks,
 )
-from course_lib.cluster.replies import RanksError
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.gpt.model.stage import Stage
 from course_lib.utils import wording
@@ -128,10 +127,7 @@ class ZeroBubbleCheck(PipelineCheck):
             begins = self._judge(orders, group, count)
             self._set_gates((group, model), orders, begins, (meets, gates, numbers))
         self._place(models, meets)
-        try:
-            answers = self._steps(models, gates=gates)
-        except RanksError as error:
-            self._explain_gate_errors(error)
+        answers = self._steps(models, gates=gates, explain=GATE_EXPLANATIONS)
         again = self._claims(answers)
         for group, model in models:
             for i, r in enumerate(group):

@@ -16,7 +16,6 @@ from course_lib.check.groups import GroupCheck
 from course_lib.check.recompute import segment
 from course_lib.check.recompute.on_ranks import SHIFT, begin_large, build_segments, end_large, run_schedule, step_large
 from course_lib.check.recompute.segment import SegmentArrays
-from course_lib.cluster.replies import RanksError
 from course_lib.gpt.training.activation_memory import LayerCost, Ranges, peak_memory
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 from course_lib.utils import wording
@@ -32,6 +31,17 @@ PAST_THE_INPUTS = (
 )
 CLOSED_GATES = [(1e18, 0.0, 1e18)] * 6  # nobody gets through: a function that is called too often
 LARGE_SHAPE = 512, 512  # float32: a MiB
+EXPLANATIONS = {
+    "TooEarly": (
+        "the function is called too early, or once more than needed",
+        "a forward that calls it twice, or a backward of another part of the model that calls it, too",
+    ),
+    "TooLate": ("the function is called too late", "a function that was not called again when its own backward began"),
+    "Deadlock": (
+        "the ranks do not make the same calls in backward",
+        "a function that some ranks do not call again, or call in another order",
+    ),
+}
 SPARE_ARRAYS = 2  # right answers hold up to 0.7 more than computed; wrong ones at least 3
 
 
@@ -94,7 +104,7 @@ class RecomputeCheck(GroupCheck):
                 batches[r] = dict(schedule=SCHEDULE, batches=[ranks[key] for ranks in case.batches], nested=nested)
                 gates[r] = self._gates(case, key, nested)
         self.ranks.call(build_segments, given, show=self.show)
-        answers = self._call(batches, gates)
+        answers = self.call(run_schedule, batches, explain=EXPLANATIONS, show=self.show, gates=gates)
         for case, drawn in zip(cases, states, strict=True):
             for key, r in enumerate(case.ranks):
                 self._compare(case, key, r, answers[r], [d[key] for d in drawn], any(drawing))
@@ -225,22 +235,6 @@ class RecomputeCheck(GroupCheck):
             sent += 8
         return found + CLOSED_GATES
 
-    def _call(self, given: list[dict], gates: list, function: object = run_schedule, **how: object) -> list:
-        """Call a function on the ranks, and explain its error."""
-        try:
-            return self.ranks.call(function, given, show=self.show, gates=gates, **how)
-        except RanksError as error:
-            if "TooEarly" in error.short:
-                cause = "a forward that calls it twice, or a backward of another part of the model that calls it, too"
-                self.fail(f"the function is called too early, or once more than needed ({error.short.strip()})", cause)
-            if "TooLate" in error.short:
-                cause = "a function that was not called again when its own backward began"
-                self.fail(f"the function is called too late ({error.short.strip()})", cause)
-            if "Deadlock" in error.short:
-                cause = "a function that some ranks do not call again, or call in another order"
-                self.fail(f"the ranks do not make the same calls in backward ({error.short.strip()})", cause)
-            raise
-
     def _compare(self, case: GroupCase, key: int, r: int, answer: tuple, drawn: list[np.ndarray], random: bool) -> None:
         """Compare a rank's results and gradients with what is expected, to the last bit."""
         found, grads, _, after = answer
@@ -318,7 +312,9 @@ class RecomputeCheck(GroupCheck):
         isolated = ISOLATION_VARIABLE in os.environ
         given = [dict(depths=depths, ranges=ranges, rows=rows, watched=not isolated)] * 4
         self.case = f"{len(depths)} layers"
-        answers = self._call(given, gates, step_large, peak=self.baseline_limit() + drawn[0].nbytes)
+        answers = self.call(
+            step_large, given, explain=EXPLANATIONS, show=self.show, gates=gates, peak=self.baseline_limit() + drawn[0].nbytes
+        )
         peaks = self.ranks.peaks
         for r, (out, grad, _) in enumerate(answers):
             want, slope = drawn[r][rows], np.float32(1)
