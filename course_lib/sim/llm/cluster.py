@@ -12,7 +12,7 @@ from course_lib.sim.llm.hardware.software import MEGATRON_2022, Software
 
 __all__ = ["A100_DEVICE", "DEVICE_PRESETS", "H100_DEVICE", "STEP_OVERHEAD_SECONDS", "Cluster", "Device"]
 
-# Assumed, see `reference_data.sensitivity`: seconds of a step outside its layers, and the spread of the devices' speeds.
+# Assumed, see `measured.fit.sensitivity`: seconds of a step outside its layers, and the spread of the devices' speeds.
 STEP_OVERHEAD_SECONDS, SPREAD = 0.05, 0.01
 
 

@@ -112,6 +112,11 @@ class Configuration:
         return ", ".join([axes, *more])
 
 
+def recompute_modes(model: Transformer) -> tuple[str, ...]:
+    """Return the ways to recompute; fused attention has no scores that "selective" could recompute."""
+    return ("none", "full") if model.fused else RECOMPUTE_MODES
+
+
 def problems(model: Transformer, cluster: Cluster, c: Configuration) -> list[str]:
     """List the inconsistencies, except for memory, as sentences; empty if there are none.
 

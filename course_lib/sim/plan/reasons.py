@@ -8,7 +8,7 @@ from dataclasses import replace
 from course_lib.sim.core.hardware import GIB
 from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import Cluster
-from course_lib.sim.llm.configuration import RECOMPUTE_MODES, Configuration, problems
+from course_lib.sim.llm.configuration import Configuration, problems, recompute_modes
 from course_lib.sim.llm.costs.stage import StageCosts
 from course_lib.sim.llm.events import Step
 from course_lib.sim.llm.transformer import Transformer
@@ -39,7 +39,7 @@ def reasons(step: Step) -> list[str]:
 def _neighbours(model: Transformer, c: Configuration, name: str) -> Iterator[tuple[object, Configuration]]:
     value = getattr(c, name)
     if name in ("zero", "recompute"):
-        some = RECOMPUTE_MODES if not model.fused else ("none", "full")
+        some = recompute_modes(model)
         others = [one for one in ((1, 2, 3) if name == "zero" else some) if one != (c.sharding if name == "zero" else value)]
         yield from ((other, replace(c, **{name: other})) for other in others if c.context * c.data > 1 or name == "recompute")
         return

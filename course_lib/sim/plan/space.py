@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from course_lib.sim.llm.cluster import Cluster
-from course_lib.sim.llm.configuration import RECOMPUTE_MODES, Configuration, problems
+from course_lib.sim.llm.configuration import Configuration, problems, recompute_modes
 from course_lib.sim.llm.costs.stage import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES
 from course_lib.sim.llm.transformer import Transformer
 
@@ -30,7 +30,7 @@ def configurations(model: Transformer, cluster: Cluster, micro_batches: Iterable
                     grid = dict(tensor=tensor, pipeline=pipeline, data=data, interleave=interleave, micro_batch=micro_batch)
                     if any(problems(model, cluster, Configuration(**grid))):
                         continue
-                    for recompute in RECOMPUTE_MODES if not model.fused else ("none", "full"):  # fused: there are no scores to keep
+                    for recompute in recompute_modes(model):
                         for sequence in (False, True) if tensor > 1 and model.sequence % tensor == 0 else (False,):
                             for sharded in (False, True) if data > 1 else (False,):
                                 more = dict(recompute=recompute, sequence_parallel=sequence, sharded_optimizer=sharded)
@@ -93,7 +93,7 @@ def _details(model: Transformer, cluster: Cluster, axes: dict, micro_batches: It
             c = Configuration(**axes, interleave=chunks, micro_batch=micro_batch, uneven=uneven)
             if any(problems(model, cluster, c)):
                 continue
-            for recompute in RECOMPUTE_MODES if not model.fused else ("none", "full"):
+            for recompute in recompute_modes(model):
                 yield Configuration(**axes, interleave=chunks, micro_batch=micro_batch, uneven=uneven, recompute=recompute)
 
 

@@ -158,11 +158,6 @@ def draw_orders(orders: dict[str, list[WorkOrder]]) -> plots.Picture:
     return plots.timeline(panels, "", unit="units of time", summary=False)
 
 
-def most_in_flight(work: WorkOrder) -> int:
-    """Largest number of micro-batches that have gone forward but not yet backward."""
-    return int(most_held(work))
-
-
 def most_held(work: WorkOrder, after_backward: float = 0.0) -> float:
     """Largest amount of activations that a rank holds, in those that one micro-batch has in all its chunks.
 

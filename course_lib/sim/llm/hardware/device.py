@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from course_lib.sim.core.hardware import Link, require_positive
 
-# Assumed: neither from a data sheet nor fitted. `reference_data.sensitivity` shows the effect of changing them.
+# Assumed: neither from a data sheet nor fitted. `measured.fit.sensitivity` shows the effect of changing them.
 STREAM_EFFICIENCY, FUSED_EFFICIENCY, SMALL_TILE_SLOWDOWN = 0.8, 0.6, 1.1
 TILE_FILL, LAUNCH_SECONDS = 128, 4e-6
 
