@@ -56,7 +56,7 @@ def serving(runs: Mapping[str, dict], title: str) -> Picture:
         By the scheduler's name, what `gpt.serving.simulation.simulate` returns.
     title : str
     """
-    count, said = max(len(run["came"]) for run in runs.values()), []
+    count, said = max(len(run["arrived"]) for run in runs.values()), []
     shared = dict(sharex=True, sharey="row", height_ratios=[3, 2])
     figure, panels = new_figure(4.8 * len(runs), 5.6, title, len(runs), rows=2, **shared)
     panels = panels.reshape(2, -1)
@@ -79,8 +79,8 @@ def serving(runs: Mapping[str, dict], title: str) -> Picture:
 
 def _draw_texts(axes, run: dict) -> None:
     waiting = dict(facecolor="none", edgecolor="#999999", hatch=MISSING, linewidth=0)
-    for row, (came, ended) in enumerate(zip(run["came"], run["ended"], strict=True)):
-        axes.barh(row, ended - came, 0.8, came, **waiting)
+    for row, (arrived, ended) in enumerate(zip(run["arrived"], run["ended"], strict=True)):
+        axes.barh(row, ended - arrived, 0.8, arrived, **waiting)
     for kind, fill in KINDS.items():
         rows, begins, ends = np.reshape([(k, begin, end) for k, what, begin, end in run["spans"] if what == kind], (-1, 3)).T
         axes.barh(rows, ends - begins, 0.8, begins, color=fill, linewidth=0, label=kind)

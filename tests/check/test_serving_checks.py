@@ -5,7 +5,7 @@ import pytest
 
 from course_lib.check import CheckFailed
 from course_lib.check.serving import CacheCheck, SchedulerCheck
-from course_lib.check.serving.scheduler import Coming, Workload, _Follow
+from course_lib.check.serving.scheduler import Arrival, Workload, _Follow
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -43,7 +43,7 @@ def step(check, state, at, prefill, decode, slots, oldest=True):
 
 
 def test_a_text_keeps_its_keys_and_is_done_when_it_is():
-    check, state = follow([Coming(0, 3, 9, 2), Coming(0, 1, 2, 2)])
+    check, state = follow([Arrival(0, 3, 9, 2), Arrival(0, 1, 2, 2)])
     assert step(check, state, 0, [0, 1], [], [[4, 5, 0], [2]]) == dict(new=[(0, 3, 9), (1, 1, 2)], tokens=[], ended=[])
     assert step(check, state, 1, [], [0, 1], [[4, 5, 0, 1], [2, 3]]) == dict(new=[], tokens=[0, 1], ended=[])
     assert state.request(2) == dict(new=[], tokens=[0, 1], ended=[0]) and state.over(2)  # text 1 has reached its limit
@@ -63,13 +63,13 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_batch_is_named(case):
     prefill, decode, slots, said = WRONG[case]
-    check, state = follow([Coming(0, 3, 9, 2), Coming(0, 1, 2, 2)])
+    check, state = follow([Arrival(0, 3, 9, 2), Arrival(0, 1, 2, 2)])
     with pytest.raises(CheckFailed, match=said):
         step(check, state, 0, prefill, decode, slots)
 
 
 def test_a_preempted_text_must_be_prefilled_again():
-    check, state = follow([Coming(0, 3, 9, 6), Coming(0, 2, 2, 2)], most=2)
+    check, state = follow([Arrival(0, 3, 9, 6), Arrival(0, 2, 2, 2)], most=2)
     step(check, state, 0, [0, 1], [], [[4, 5, 0], [2, 3]])
     step(check, state, 1, [], [0], [[4, 5, 0, 1]])
     step(check, state, 2, [], [0], [[4, 5, 0, 1, 2]])  # a slot of text 1, which has been preempted
@@ -78,6 +78,6 @@ def test_a_preempted_text_must_be_prefilled_again():
 
 
 def test_batches_have_a_largest_size():
-    check, state = follow([Coming(0, 1, 9, 2) for _ in range(3)])
+    check, state = follow([Arrival(0, 1, 9, 2) for _ in range(3)])
     with pytest.raises(CheckFailed, match="has 3 texts"):
         step(check, state, 0, [0, 1, 2], [], [[0], [1], [2]])

@@ -42,7 +42,7 @@ def steps():
 
 
 SERVED = dict(  # of 40 texts that follow each other
-    came=[0.1 * k for k in range(40)],
+    arrived=[0.1 * k for k in range(40)],
     ended=[0.1 * k + 0.3 for k in range(40)],
     spans=[(k, kind, 0.1 * k + at, 0.1 * k + at + 0.1) for k in range(40) for kind, at in (("prefill", 0.1), ("decode", 0.2))],
     owners=np.full((40, 24), -1),

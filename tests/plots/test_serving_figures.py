@@ -5,7 +5,7 @@ import numpy as np
 from course_lib import plots
 
 RUN = {
-    "came": [0.0, 0.1],
+    "arrived": [0.0, 0.1],
     "first": [0.2, 0.4],
     "ended": [0.4, 0.4],
     "spans": [(0, "prefill", 0.0, 0.2), (0, "decode", 0.2, 0.4), (1, "prefill", 0.2, 0.4)],

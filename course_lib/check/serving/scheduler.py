@@ -21,8 +21,8 @@ SHARE_OF_POLICY = 0.9  # in the hidden tests: of the tokens a second of the stat
 
 
 @dataclass(frozen=True)
-class Coming:
-    """A text in a workload.
+class Arrival:
+    """The arrival of a text in a workload.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Workload:
     blocks: int
     block_size: int
     most: int
-    texts: list[Coming]
+    texts: list[Arrival]
 
 
 def draw_workloads(random: np.random.Generator) -> list[Workload]:
@@ -61,23 +61,23 @@ def draw_workloads(random: np.random.Generator) -> list[Workload]:
         return int(random.integers(low, high + 1))
 
     size = between(3, 5)
-    short = [Coming(i // 2, between(1, 6), 60, between(3, 12)) for i in range(36)]
+    short = [Arrival(i // 2, between(1, 6), 60, between(3, 12)) for i in range(36)]
     short = [
-        Coming(t.step, t.prompt, t.limit, t.real, t.step + (2 if i % 2 else 0) if i in (5, 8, 21, 30) else None)
+        Arrival(t.step, t.prompt, t.limit, t.real, t.step + (2 if i % 2 else 0) if i in (5, 8, 21, 30) else None)
         for i, t in enumerate(short)
     ]
     early = Workload("texts that end long before their limit", 64 // size + 6, size, 12, short)
     size = between(2, 4)
-    growing = [Coming(i // 4, between(1, 3), (real := between(16, 24)), real) for i in range(24)]
+    growing = [Arrival(i // 4, between(1, 3), (real := between(16, 24)), real) for i in range(24)]
     growth = Workload("texts that grow until the cache is full", 80 // size, size, 10, growing)
     size = between(3, 5)
     blocks = between(14, 18)
-    long = Coming(1, (blocks - 3) * size, 2 * size, 2 * size)
-    stream = [Coming(0, 2 * size, size, size) for _ in range(3)]
-    stream += [long, *(Coming(2 + i // 2, between(1, 2 * size), size, between(2, size)) for i in range(40))]
+    long = Arrival(1, (blocks - 3) * size, 2 * size, 2 * size)
+    stream = [Arrival(0, 2 * size, size, size) for _ in range(3)]
+    stream += [long, *(Arrival(2 + i // 2, between(1, 2 * size), size, between(2, size)) for i in range(40))]
     starving = Workload("a long text before a stream of short ones", blocks, size, 8, stream)
     size = between(3, 6)
-    mixed = [Coming(i // 3, between(1, 12), 40, 30 if i % 4 == 0 else between(2, 6)) for i in range(24)]
+    mixed = [Arrival(i // 3, between(1, 12), 40, 30 if i % 4 == 0 else between(2, 6)) for i in range(24)]
     places = Workload("few places in a batch, texts of very different lengths", 60, size, between(3, 4), mixed)
     return [early, growth, starving, places]
 

@@ -78,8 +78,7 @@ class Server:
         self.count += 1
         client = self.clients[self.count] = Client(self.count, Answer(asked))
         seed = secrets.randbits(32) if asked.seed is None else asked.seed
-        told = dict(number=self.count, tokens=asked.prompt, limit=asked.limit, temperature=asked.temperature, seed=seed)
-        self.new.append(told)
+        self.new.append(dict(number=self.count, tokens=asked.prompt, limit=asked.limit, temperature=asked.temperature, seed=seed))
         self.wake.set()
         return client
 
@@ -107,9 +106,9 @@ class Server:
                 self.wake.clear()
                 await self.wake.wait()
                 continue
-            told, self.new, self.ended = {"new": self.new, "ended": self.ended}, [], []
-            _broadcast(self.engine.comm, told)
-            refused, batch = take_step(self.engine, told)
+            changes, self.new, self.ended = {"new": self.new, "ended": self.ended}, [], []
+            _broadcast(self.engine.comm, changes)
+            refused, batch = take_step(self.engine, changes)
             for number, why in refused.items():
                 if number in self.clients:
                     self.clients[number].pieces.put_nowait(BadRequest(why))
@@ -122,8 +121,8 @@ class Server:
             await asyncio.sleep(0)  # the clients' turn
 
 
-def _broadcast(comm: object, told: dict) -> None:
-    words = json.dumps(told).encode()
+def _broadcast(comm: object, changes: dict) -> None:
+    words = json.dumps(changes).encode()
     comm.Bcast(np.array([len(words)]), root=0)
     comm.Bcast(np.frombuffer(words, np.uint8).copy(), root=0)
 
@@ -140,7 +139,7 @@ def follow(engine: Engine) -> None:
         take_step(engine, json.loads(words.tobytes()))
 
 
-def take_step(engine: Engine, told: dict) -> tuple[dict[int, str], list[Text]]:
+def take_step(engine: Engine, changes: dict) -> tuple[dict[int, str], list[Text]]:
     """Add and end texts, and take a step; return the refused ones with the reason, and the batch. The same on all ranks.
 
     Raises
@@ -149,12 +148,12 @@ def take_step(engine: Engine, told: dict) -> tuple[dict[int, str], list[Text]]:
         The scheduler returns nothing to do, although a text waits.
     """
     refused = {}
-    for one in told["new"]:
+    for one in changes["new"]:
         try:
             engine.add(Text(one["number"], list(one["tokens"]), one["limit"]), one["temperature"], one["seed"])
         except ValueError as error:
             refused[one["number"]] = str(error)
-    for number in told["ended"]:
+    for number in changes["ended"]:
         if text := engine.texts.get(number):
             text.ended = True
     going_on = [number for number, text in engine.texts.items() if not text.done]

@@ -105,7 +105,7 @@ def simulate(scheduler: object, coming: Sequence[tuple[float, Text]], cost: Step
     Returns
     -------
     dict
-        "came", "first", "ended": for each text the second of its arrival, of its first token and of its last; "spans": (text, "prefill" or
+        "arrived", "first", "ended": for each text the second of its arrival, of its first token and of its last; "spans": (text, "prefill" or
         "decode", begin, end); "rate": tokens a second; "times" and "owners": for each step its begin and for each block the text that has
         it; `FREE`, or `KEPT` by one that is done.
 
@@ -138,7 +138,7 @@ def simulate(scheduler: object, coming: Sequence[tuple[float, Text]], cost: Step
         now = end
     by_text = [text.number for _, text in coming]
     return {
-        "came": [at for at, _ in coming],
+        "arrived": [at for at, _ in coming],
         "first": [first[k] for k in by_text],
         "ended": [ended[k] for k in by_text],
         "spans": spans,
@@ -183,5 +183,5 @@ def compare(scheduler: Callable, make_cache: Callable[[], object], loads: Sequen
     latency = {}
     for name, kind in kinds.items():
         found = [run(kind, 150, rate) for rate in loads]
-        latency[name] = [float(np.mean(np.subtract(one["ended"], one["came"]))) for one in found]
+        latency[name] = [float(np.mean(np.subtract(one["ended"], one["arrived"]))) for one in found]
     return runs, latency

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.check.serving.scheduler import COST, Coming, Workload, draw_workloads, static_seconds
+from course_lib.check.serving.scheduler import COST, Arrival, Workload, draw_workloads, static_seconds
 from grading.authoring.serving_cases import policy_seconds
 
 
@@ -18,7 +18,7 @@ def test_each_workload_can_be_served_faster_than_static_batching_and_its_texts_f
 
 
 def test_the_policy_takes_the_seconds_that_one_counts_by_hand():
-    texts = [Coming(0, 2, 9, 3), Coming(0, 2, 9, 2), Coming(1, 1, 9, 1), Coming(1, 1, 9, 5, gone=1)]
+    texts = [Arrival(0, 2, 9, 3), Arrival(0, 2, 9, 2), Arrival(1, 1, 9, 1), Arrival(1, 1, 9, 5, gone=1)]
     # Three blocks of two tokens, two texts at a time: prefill both; text 0 grows, and text 1 gives way; text 1 again; text 0; ...
     steps = [COST([2, 2], 0), COST([], 1), COST([], 1), COST([3, 1], 0)]
     assert policy_seconds(Workload("a story", 3, 2, 2, texts)) == pytest.approx(sum(steps))
