@@ -1,16 +1,20 @@
 """Serving: the model in parts, attention next to kept keys, the server's requests, and schedulers on a simulated clock."""
 
 import asyncio
+import signal
+import socket
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tornado.netutil import bind_sockets
 
 from course_lib.autograd import Sequential
 from course_lib.check.serving.reference import full_forward, random_weights
 from course_lib.gpt.model import Sizes, layers
 from course_lib.gpt.serving import ServingModel, Text, attend, draw_weights
+from course_lib.gpt.serving import server as server_module
 from course_lib.gpt.serving.completions import Answer, Asked, BadRequest, read_request
 from course_lib.gpt.serving.model import named_weights, part
 from course_lib.gpt.serving.server import Server, take_step
@@ -250,3 +254,26 @@ def test_a_long_stop_sequence_costs_no_more_than_what_has_been_generated():
 
     answer = Answer(Asked([1], 3, stop=[Counted(b"ab" * 10_000)]))
     assert [answer.add(token) for token in b"aba"] == ["", "", "aba"] and Counted.slices <= 12
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"]
+)
+def test_a_client_that_sends_no_whole_request_is_sent_away(sent, monkeypatch):
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(server_module, "BODY_SECONDS", 0.2)
+    sockets = bind_sockets(0, "127.0.0.1")
+
+    def client():
+        with socket.create_connection(sockets[0].getsockname(), timeout=10) as connection:
+            connection.sendall(sent)
+            return connection.recv(100)
+
+    async def serve_client():
+        serving = asyncio.create_task(server_module.serve(StubEngine(), sockets))
+        got = await asyncio.to_thread(client)
+        signal.raise_signal(signal.SIGINT)
+        await serving
+        return got
+
+    assert asyncio.run(serve_client()) == b""

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from course_lib.check import Check
+from course_lib.check.groups import GroupCheck
 from course_lib.check.muon.on_ranks import iterate
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 from course_lib.utils import wording
@@ -29,12 +29,8 @@ def polynomial(values: np.ndarray, steps: int) -> np.ndarray:
     return values
 
 
-class IterationCheck(Check):
+class IterationCheck(GroupCheck):
     """A `Check` of `newton_schulz` on every rank."""
-
-    def __init__(self, what: str, ranks, *, show: bool = True):
-        super().__init__(what, show=show)
-        self.ranks = ranks
 
     def values(self, *steps: int, dtype: type = np.float64) -> IterationCheck:
         """Check wide, tall and square matrices, single rows and columns, for these numbers of steps; a large one, and one of zeros."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.check import Check
+from course_lib.check.groups import GroupCheck
 from course_lib.check.muon.on_ranks import call_owners
 
 TIMES_BEST = 1.1  # the largest load that counts as balanced
@@ -49,7 +49,7 @@ def loads(shapes: list[Shape], owner: list[int], n: int) -> list[float]:
 
 
 def busiest(shapes: list[Shape], owner: list[int], n: int) -> float:
-    """FLOP of the rank that has most to do."""
+    """FLOP of the rank that has the most to do."""
     return max(loads(shapes, owner, n))
 
 
@@ -74,7 +74,7 @@ def draw_small(random: np.random.Generator, n: int) -> OwnersCase:
     return OwnersCase(shapes, n, best_load(shapes, n))
 
 
-class OwnersCheck(Check):
+class OwnersCheck(GroupCheck):
     """A `Check` of `owners`.
 
     Parameters
@@ -84,8 +84,8 @@ class OwnersCheck(Check):
     """
 
     def __init__(self, what: str, ranks, draw: Callable[[np.random.Generator, int], OwnersCase] = draw_small, *, show: bool = True):
-        super().__init__(what, show=show)
-        self.ranks, self.draw = ranks, draw
+        super().__init__(what, ranks, show=show)
+        self.draw = draw
 
     def balanced(self, *sizes: int) -> OwnersCheck:
         """Check drawn cases for these numbers of ranks."""

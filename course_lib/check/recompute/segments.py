@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.check import Check
+from course_lib.check.groups import GroupCheck
 from course_lib.engine.namespace import student
 from course_lib.gpt.training.activation_memory import LayerCost, Ranges, extra_seconds, peak_memory
 from course_lib.utils import wording
@@ -65,7 +65,7 @@ def draw_small(random: np.random.Generator, share: float) -> SegmentsCase:
     return SegmentsCase(costs, budget, min(fitting) if fitting else None)
 
 
-class SegmentsCheck(Check):
+class SegmentsCheck(GroupCheck):
     """A `Check` of `segments`.
 
     Parameters
@@ -75,8 +75,8 @@ class SegmentsCheck(Check):
     """
 
     def __init__(self, what: str, ranks, draw: Callable[[np.random.Generator, float], SegmentsCase] = draw_small, *, show: bool = True):
-        super().__init__(what, show=show)
-        self.ranks, self.draw = ranks, draw
+        super().__init__(what, ranks, show=show)
+        self.draw = draw
 
     def fits(self, *shares: float) -> SegmentsCheck:
         """Check that the ranges fit into budgets, also where no choice does, and where all layers can be kept."""

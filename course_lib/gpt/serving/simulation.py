@@ -105,9 +105,9 @@ def simulate(scheduler: object, coming: Sequence[tuple[float, Text]], cost: Step
     Returns
     -------
     dict
-        "arrived", "first", "ended": for each text the second of its arrival, of its first token and of its last; "spans": (text, "prefill" or
-        "decode", begin, end); "rate": tokens a second; "times" and "owners": for each step its begin and for each block the text that has
-        it; `FREE`, or `KEPT` by one that is done.
+        "arrived", "first", "ended": for each text the second of its arrival, of its first token and of its last; "spans": (text, "prefill"
+        or "decode", begin, end); "rate": tokens a second; "times" and "owners": for each step its begin and for each block the text that
+        has it; `FREE`, or `KEPT` by one that is done.
 
     Raises
     ------
