@@ -20,15 +20,13 @@ from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.instrumentation.recording import recorded_to
 from course_lib.collectives.snapshot import RAISED
 from course_lib.gpt import generate, report
-from course_lib.gpt.broadcast_text import first_nonempty
+from course_lib.gpt.functions import FUNCTIONS_DIR, load_functions
 from course_lib.gpt.serving import command
 from course_lib.gpt.settings import Settings, SettingsError
 from course_lib.gpt.text import TextError, check_length, load_and_broadcast
 from course_lib.gpt.training import full_state, step_costs
 from course_lib.gpt.training.run_directory import CheckpointWriteError, RunDirectory, checkpoint_status
 from course_lib.gpt.training.trainer import Diverged, Trainer
-
-FUNCTIONS_DIR = Path("my_work")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -127,26 +125,9 @@ def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
     return settings
 
 
-def _functions(a: argparse.Namespace, comm: Communicator) -> object:
-    """Load the student's functions; collective, as loading may fail on a single rank."""
-    found, wrong = None, ""
-    try:
-        found = students.load(a.functions)
-        if a.functions != FUNCTIONS_DIR and not a.functions.is_dir():
-            wrong = f"the folder {a.functions} with your functions does not exist (--functions)."
-    except (ImportError, OSError) as error:
-        wrong = str(error)
-    wrong = first_nonempty(comm, wrong)
-    if wrong:
-        raise SettingsError(wrong)
-    if a.resume:
-        students.get(found, "load")
-    return found
-
-
 def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
     settings = _settings(a, comm)
-    functions = _functions(a, comm)
+    functions = load_functions(a.functions, comm, *["load"] * a.resume)
     lacks = [name for name in ("save", "load") if not callable(getattr(functions, name, None))]
     text, name = load_and_broadcast(comm, a.text)
     check_length(text, settings.length)

@@ -252,6 +252,7 @@ FAILS = {
     "ranks that cannot share": (3, [], "3 ranks cannot share 4 heads"),
     "no blocks": (2, ["--blocks", "0"], "--blocks must be at least 1; got 0"),
     "no such port": (1, ["--port", "70000"], "--port must be from 0 to 65535"),
+    "no such folder": (2, ["--functions", "nowhere"], "the folder nowhere with your functions does not exist"),
 }
 
 

@@ -10,8 +10,8 @@ from socket import socket
 
 from tornado.netutil import bind_sockets
 
-from course_lib import students
-from course_lib.gpt.broadcast_text import call_on_rank0, first_nonempty
+from course_lib.gpt.broadcast_text import call_on_rank0
+from course_lib.gpt.functions import FUNCTIONS_DIR, load_functions
 from course_lib.gpt.serving.engine import FUNCTIONS, Engine
 from course_lib.gpt.serving.load import load_model
 from course_lib.gpt.serving.server import ADDRESS, follow, serve
@@ -26,7 +26,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
         prog="python -m course_lib.gpt serve", description="Serve a trained GPT on this machine; its ranks are tensor parallel."
     )
     parser.add_argument("--out", type=Path, default=Path("gpt_run"), help="folder of the run, with its checkpoint (gpt_run)")
-    parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your functions (my_work)")
+    parser.add_argument("--functions", type=Path, default=FUNCTIONS_DIR, help="folder with your functions (my_work)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port on {ADDRESS}; 0 for any that is free ({PORT})")
     parser.add_argument("--blocks", type=int, default=128, help="blocks of the cache (128)")
     parser.add_argument("--block-size", type=int, default=16, help="tokens in a block (16)")
@@ -47,7 +47,7 @@ def run(a: argparse.Namespace, comm: object, first: bool) -> None:
             raise SettingsError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(a, name)}.")
     if not 0 <= a.port < 65536:
         raise SettingsError(f"--port must be from 0 to 65535; got {a.port}.")
-    functions = _functions(a.functions, comm)
+    functions = load_functions(a.functions, comm, "load", *FUNCTIONS)
     model, step = load_model(a.out, functions, comm)
     engine, sockets = Engine(model, functions, comm, a.blocks, a.block_size, a.most), []
     call_on_rank0(comm, lambda: sockets.extend(_bind(a.port)) or "", SettingsError)
@@ -62,20 +62,6 @@ def run(a: argparse.Namespace, comm: object, first: bool) -> None:
     print(f"curl -N {address}/v1/completions -d '{ask}'", flush=True)
     asyncio.run(serve(engine, sockets))
     print("The server has stopped.", flush=True)
-
-
-def _functions(folder: Path, comm: object) -> object:
-    """Load the student's functions; collective, as loading may fail on a single rank."""
-    functions, wrong = None, ""
-    try:
-        functions = students.load(folder)
-    except (ImportError, OSError) as error:
-        wrong = str(error)
-    if wrong := first_nonempty(comm, wrong):
-        raise SettingsError(wrong)
-    for name in ("load", *FUNCTIONS):
-        students.get(functions, name)
-    return functions
 
 
 def _bind(port: int) -> list[socket]:
