@@ -15,6 +15,7 @@ from course_lib.gpt.training.activation_memory import LayerCost, Ranges, extra_s
 
 LAYERS = 20, 28
 THIN, TIGHT, LONGEST = (11, 15), 0.1, 10  # layers that keep little more than their input; budgets for which they need a long range
+NARROW = 0.02  # a budget into which no simple rule fits
 WORSE = 1.04  # times the best one: what simple rules must cost, at least, if they find something that fits
 
 
@@ -50,6 +51,7 @@ def simple_choices(costs: list[LayerCost], budget: int) -> Iterator[Ranges]:
     n = len(costs)
     for size in range(1, n + 1):
         yield [(k, min(k + size, n)) for k in range(0, n, size)]
+        yield from ([(k, k + size) for k in range(0, stop, size)] for stop in range(size, n + 1, size))
         yield [(k, k + 1) for k in range(size)]
         yield [(0, size)]
     for value in (
@@ -96,7 +98,8 @@ def with_thin_layers(random: np.random.Generator, costs: list[LayerCost]) -> lis
 def draw_case(random: np.random.Generator, share: float) -> SegmentsCase:
     """Draw layers, with a budget at this share of the way from the least to the largest peak, until no simple rule does well.
 
-    For a `TIGHT` budget, neither does the best choice without a range of more than `LONGEST` layers.
+    Neither does the best choice of single layers, for a `TIGHT` budget of ranges of at most `LONGEST` layers. Into a `NARROW`
+    budget, nothing of all that fits.
     """
     tight = share == TIGHT
     for _ in range(500):
@@ -108,6 +111,7 @@ def draw_case(random: np.random.Generator, share: float) -> SegmentsCase:
             return SegmentsCase(costs, budget, None if share < 0 else 0.0)
         best = least_seconds(costs, budget)
         simple = [extra_seconds(costs, ranges) for ranges in simple_choices(costs, budget) if peak_memory(costs, ranges) <= budget]
-        if min([*simple, least_seconds(costs, budget, longest=LONGEST if tight else 1)]) > WORSE * best:
+        others = min([*simple, least_seconds(costs, budget, longest=LONGEST if tight else 1)])
+        if others > WORSE * best and (others == math.inf or share != NARROW):
             return SegmentsCase(costs, budget, best)
     raise RuntimeError(f"no case was found for a share of {share}.")

@@ -37,6 +37,13 @@ def test_a_tight_budget_needs_a_long_range():
         assert cases.least_seconds(case.costs, case.budget, longest=cases.LONGEST) > TIMES_BEST * case.best
 
 
+def test_nothing_simple_fits_into_a_narrow_budget():
+    for seed in range(5):
+        case = cases.draw_case(np.random.default_rng(seed), cases.NARROW)
+        assert case.best is not None and cases.least_seconds(case.costs, case.budget, longest=1) == np.inf
+        assert all(peak_memory(case.costs, ranges) > case.budget for ranges in cases.simple_choices(case.costs, case.budget))
+
+
 def test_the_least_peak_is_that_of_some_choice():
     costs = draw_costs(np.random.default_rng(1), 8)
     least = min(peak_memory(costs, ranges) for ranges in every_choice(8))
