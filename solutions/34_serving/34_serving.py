@@ -158,7 +158,7 @@ serving.ForwardCheck("prefill, decode", ranks).prefill(4).decode(4).decode(1).pa
 # ## Your turn: the next token
 #
 # We choose the word with the largest logit; of equal ones, the first. A rank has the logits of its own words only: rank 0 has the first ones.
-# With 100,000 words, nobody wants to gather them for each token. Two numbers from each rank are enough for a text. Which?
+# Nobody wants to gather 100,000 logits for each token. Two numbers for each text are enough, in one exchange for all texts. Which numbers?
 
 
 # %% Exercise: next_token tags=["exercise", "slide-50"]

@@ -1244,3 +1244,138 @@ def hand_over__nonblocking():
 )
 def hand_over__token_by_token():
     """Sends each token by itself."""
+
+
+@loses(6)
+@changes(
+    "data = np.zeros((*shape[:2], blocks * block_size, *shape[2:]), dtype)",
+    "data = np.zeros((*shape[:2], blocks * block_size, *shape[2:]), np.float32)",
+)
+def PagedCache__ignores_the_dtype():
+    """Has float32, whatever it is asked for."""
+
+
+@loses(6)
+@changes(
+    "return (first + np.arange(self.block_size)).ravel()[:length]", "return (first + np.arange(self.block_size)).ravel()[:length].tolist()"
+)
+def PagedCache__slots_in_a_list():
+    """Returns a list of slots."""
+
+
+@loses(6)
+@changes(
+    "return (first + np.arange(self.block_size)).ravel()[:length]",
+    "return np.array([b * self.block_size + i for b in table for i in range(self.block_size)][:length])",
+)
+def PagedCache__no_slots_are_floats():
+    """Returns float64 for a text without tokens."""
+
+
+@loses(14)
+@changes(
+    "self.owned.pop(number, ([], 0))[0]",
+    "self.owned.get(number, ([], 0))[0]\n        self.owned[number] = [], -min(1, self.owned.get(number, ([], 0))[1])",
+    "return (first + np.arange(self.block_size)).ravel()[:length]",
+    "return (first + np.arange(self.block_size)).ravel()[: max(length, 0)]",
+)
+def PagedCache__a_number_only_once():
+    """Gives a text that comes again too many slots."""
+
+
+@loses(3)
+@changes(
+    "    comm.Allgather(mine, every)\n",
+    "    for i in range(len(mine)):\n        row = np.empty((comm.Get_size(), 2))\n        comm.Allgather(mine[i], row)\n        every[:, i] = row\n",
+)
+def next_token__text_by_text():
+    """Makes an exchange for each text."""
+
+
+@loses(3)
+@changes("axis=1).astype(np.float64)", "axis=1).astype(np.float32)", "mine.shape))", "mine.shape), np.float32)")
+def next_token__rounds_to_float32():
+    """Compares float64 logits in float32."""
+
+
+@loses(5)
+@changes(
+    "        if text.prompt + text.limit >",
+    "        self.waiting.append(text)\n        if text.prompt + text.limit >",
+    'are too many")\n        self.waiting.append(text)',
+    'are too many")',
+)
+def Scheduler__refuses_and_lets_wait():
+    """Refuses a text, and still has it wait."""
+
+
+@loses(4)
+@changes("comm.Send(", "everyone.Send(", "comm.Recv(part", "everyone.Recv(part")
+def hand_over__messages_on_everyone():
+    """Sends to ranks of the world."""
+
+
+@loses(4)
+@changes(
+    ...,
+    """
+    slots = cache.slots(number)
+    if everyone.Get_rank() == source:
+        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), 3)):
+            everyone.Send(np.ascontiguousarray(part), target[i])
+    elif everyone.Get_rank() in target:
+        part = np.empty_like(cache.data[:, :, slots], order="C")
+        everyone.Recv(part, source)
+        cache.data[:, :, slots] = part
+""",
+)
+def hand_over__all_on_everyone():
+    """Takes everyone in place of comm."""
+
+
+@loses(14)
+@changes(
+    "self.unused, self.owned = list(range(blocks)), {}",
+    "self.unused = list(range(blocks))",
+    "    def __init__(self, blocks",
+    "    owned = {}\n\n    def __init__(self, blocks",
+)
+def PagedCache__one_table_for_all_caches():
+    """Has the tables in the class."""
+
+
+@loses(8)
+@changes(
+    "self.waiting, self.running = [], []",
+    "pass",
+    "    def __init__(self, cache",
+    "    waiting, running = [], []\n\n    def __init__(self, cache",
+)
+def Scheduler__one_queue_for_all():
+    """Has its lists in the class."""
+
+
+@loses(6)
+@changes(
+    "first = np.array(table, int)[:, None] * self.block_size",
+    "first = np.array(table, int)[:, None]",
+    "np.arange(self.block_size)",
+    "np.arange(self.block_size) * self.blocks",
+)
+def PagedCache__places_before_blocks():
+    """Takes place × blocks + block for a slot."""
+
+
+@loses(6)
+@changes("return (first + np.arange(self.block_size))", "return (first + np.arange(self.block_size)[::-1])")
+def PagedCache__blocks_backwards():
+    """Fills each block from its end."""
+
+
+@loses(3)
+@changes(
+    "return every[every[:, :, 0].argmax(axis=0), range(len(mine)), 1].astype(int)",
+    "return every[every[:, :, 0].argmax(axis=0), range(len(mine)), 1].astype(int).squeeze()",
+)
+def next_token__squeezes():
+    """Returns a number without an axis for a single text."""

@@ -840,3 +840,70 @@ def ShardedMuon__messages():
 )
 def ShardedMuon__padded_all_gather():
     """A reduce-scatter, and an all-gather of padded updates, where matrices are whole; Adam in between."""
+
+
+@loses(3)
+@changes(
+    "mesh.comm.Alltoallv([sent, counts], [received, back])",
+    "wide = received.astype(np.float64)\n        mesh.comm.Alltoallv([sent.astype(np.float64), counts], [wide, back])\n        received[...] = wide",
+)
+def ShardedMuon__gradients_in_float64():
+    """Sends float32 gradients as float64."""
+
+
+@loses(11)
+@changes("max(1, columns / rows) ** 0.5", "max(1, columns // rows) ** 0.5")
+def ShardedMuon__whole_factor():
+    """Rounds the factor of the shape down."""
+
+
+@loses(11)
+@changes("self.velocity.get(i, 0)", "self.velocity.get(whole.shape, 0)", "self.velocity[i] = whole", "self.velocity[whole.shape] = whole")
+def ShardedMuon__momentum_by_shape():
+    """Keeps one momentum for matrices of the same shape."""
+
+
+@loses(1)
+@changes("self.velocity[i] = whole\n", "self.velocity[i] = whole.astype(np.float64)\n")
+def ShardedMuon__momentum_in_float64():
+    """Keeps momentum in twice the bytes."""
+
+
+@loses(1)
+@changes("        updates, at = ", "        self.parts = parts\n        updates, at = ")
+def ShardedMuon__keeps_mean_gradients():
+    """Keeps the mean gradients of its own matrices."""
+
+
+@loses(3)
+@changes(
+    "    x = x / (np.linalg.norm(x) + 1e-7)\n",
+    "    dtype, x = x.dtype, (x / (np.linalg.norm(x) + 1e-7)).astype(np.float32)\n",
+    "return np.ascontiguousarray(x.T) if tall else x",
+    "return (x.T if tall else x).astype(dtype)",
+)
+def newton_schulz__in_float32():
+    """Computes in float32."""
+
+
+@loses(3)
+@changes(
+    "    x = x / (np.linalg.norm(x) + 1e-7)\n",
+    "    dtype, x = x.dtype, (x / (np.linalg.norm(x) + 1e-7)).astype(np.float16 if x.dtype == np.float32 else x.dtype)\n",
+    "return np.ascontiguousarray(x.T) if tall else x",
+    "return (x.T if tall else x).astype(dtype)",
+)
+def newton_schulz__in_float16():
+    """Computes float32 in float16."""
+
+
+@loses(3)
+@changes(NORM, "x / (np.linalg.norm(x) + 1e-5)")
+def newton_schulz__epsilon_1e_5():
+    """Adds 1e-5."""
+
+
+@loses(1)
+@changes("        self.adam.step()\n", "        self.adam.step()\n        self.sent = sent if mesh.tp > 1 else None\n")
+def ShardedMuon__keeps_buffers_with_tensor_parallel_ranks():
+    """Keeps what it has received, if there are tensor parallel ranks."""

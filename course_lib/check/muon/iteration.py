@@ -12,7 +12,10 @@ from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 from course_lib.utils import wording
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # Jordan et al., 2024
-TOLERANCES = {"float64": 1e-5, "float32": 2e-3}  # the small number in the denominator is free
+TOLERANCES = {"float64": 1e-9, "float32": 2e-3}
+LARGE_NUMBERS = {"float64": 1e6, "float32": 10.0}  # next to which the small number in the denominator does not count
+EPSILON = 1e-7  # the small number in the denominator
+SMALL_NORM, SMALL_TOLERANCE = 1e-3, 1e-4  # next to which a larger one than EPSILON counts, and a smaller one does not
 LONG = 2000  # rows of a matrix with few columns
 MOST_BYTES = 4 << 20  # for a matrix of LONG rows; a product of LONG times LONG has 16 MB even in float32
 
@@ -33,23 +36,28 @@ class IterationCheck(GroupCheck):
     """A `Check` of `newton_schulz` on every rank."""
 
     def values(self, *steps: int, dtype: type = np.float64) -> IterationCheck:
-        """Check wide, tall and square matrices, single rows and columns, for these numbers of steps; a large one, and one of zeros."""
+        """Check wide, tall and square matrices, single rows and columns, for these numbers of steps; a large one, small numbers, zeros."""
         a, b, c = sorted(self.sizes(3, 3, 17))
         for shape in ((a, c), (c, a), (b, b), (1, c), (c, 1), (b, c), (c, b)):
             for n in steps:
                 self._run(shape, n, dtype)
         self._run(tuple(self.sizes(2, 60, 90)), steps[-1], dtype)
-        self._run((b, c), steps[-1], dtype, zero=True)
+        self._run((1, c), 1, dtype, "small numbers")
+        self._run((b, c), steps[-1], dtype, "zeros")
         return self
 
-    def _run(self, shape: tuple[int, int], steps: int, dtype: type, zero: bool = False) -> None:
+    def _run(self, shape: tuple[int, int], steps: int, dtype: type, numbers: str = "") -> None:
         name, (rows, columns) = np.dtype(dtype).name, shape
-        self.case = f"a {name} matrix of {'zeros, ' * zero}{rows} rows and {columns} columns, {steps} step{'s' * (steps != 1)}"
-        given = [(self.random.standard_normal(shape) * self.random.uniform(5, 50) * (not zero)).astype(dtype) for _ in range(self.ranks.n)]
+        self.case = f"a {name} matrix of {numbers}{', ' * bool(numbers)}{rows} rows and {columns} columns, {steps} step{'s' * (steps != 1)}"
+        drawn = [self.random.standard_normal(shape) for _ in range(self.ranks.n)]
+        scales = {"": [LARGE_NUMBERS[name] * self.random.uniform(0.5, 5) for _ in drawn], "zeros": [0.0] * len(drawn)}
+        scales["small numbers"] = [SMALL_NORM / np.linalg.norm(x) for x in drawn]
+        given = [(x * scale).astype(dtype) for x, scale in zip(drawn, scales[numbers], strict=True)]
+        near = SMALL_TOLERANCE if numbers == "small numbers" else TOLERANCES[name]
         answers = self.ranks.call(iterate, [dict(matrices=[x], steps=[steps], watched=False) for x in given], show=self.show)
         for r, (x, ((out,), (after,), _)) in enumerate(zip(given, answers, strict=True)):
             u, s, vt = np.linalg.svd(x.astype(float), full_matrices=False)
-            size = np.linalg.norm(s) or 1.0
+            size = np.linalg.norm(s) + EPSILON
 
             def result(scale: float, count: int, u=u, s=s, vt=vt) -> np.ndarray:
                 return u * polynomial(s / scale, count) @ vt
@@ -61,10 +69,10 @@ class IterationCheck(GroupCheck):
                 "the result of one step more": result(size, steps + 1),
             }
             cause = "X Xᵀ on the wrong side, or a matrix that is transposed but not transposed back"
-            if zero:
-                cause = "a division by a norm of zero; add a small number to it"
+            if numbers:
+                cause = "a division by a norm of zero, or by one to which much more than 1e-7 was added"
             want = result(size, steps)
-            self.array(out, want.astype(dtype), name="the result", rank=r, rtol=TOLERANCES[name], scale=1.0, cause=cause, instead=known)
+            self.array(out, want.astype(dtype), name="the result", rank=r, rtol=near, scale=1.0, cause=cause, instead=known)
             self.array(after, x, name="the argument, after the call,", rank=r, cause="an operation in place, such as /=")
 
     def memory(self) -> IterationCheck:

@@ -27,16 +27,20 @@ ADAM_TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 LARGE = 512  # float32 matrices of LARGE x LARGE: a MiB
 EXPLANATIONS = {
     "no whole matrix": ("a part is orthogonalised as if it were a matrix", "a tensor parallel rank's part, or a shard of a flat array"),
-    "TooEarly": (
+    f"{CLOSED_GATES[0][0]:,.0f}": (
         "a rank orthogonalises more often than it owns matrices",
         "a loop over all matrices, or other owners than those in self.owner",
+    ),
+    "TooEarly": (
+        "a rank orthogonalises before it has sent its gradients to the other owners",
+        "a loop in which matrices are sent and orthogonalised one after the other",
     ),
     "Deadlock": (
         "the ranks wait for each other",
         "a loop in which all ranks wait for one matrix's update before the next one is orthogonalised",
     ),
 }
-SPARE = 1.2  # such matrices that a rank may hold besides its own momentum
+SPARE = 0.5  # of such a matrix: what a rank may hold besides its own momentum
 
 
 @dataclass
@@ -117,11 +121,16 @@ class MuonCheck(GroupCheck):
                 return case
 
     def _draw_any(self, group: list[int], grid: tuple[int, int]) -> MuonCase:
-        """Draw matrices, of which columns / rows is 4 or at most 1, and owners: one rank of three or four owns nothing, others several."""
+        """Draw matrices, of which columns / rows is 4, 9 / 4 or at most 1, and owners: one rank of three or four owns nothing.
+
+        An owner has two matrices of the same shape.
+        """
         n, tp = len(group), grid[1]
         k, m, few = ([tp * max(1, -(-size // tp)) for size in self.sizes(2, low, high)] for low, high in ((6, 10), (13, 18), (2, 5)))
-        shapes = [(k[0], 4 * k[0]), (4 * k[1], k[1]), (m[0], m[0]), (m[1], m[1] - tp), (m[1] + 4 * tp, k[0]), (k[1], 4 * k[1])]
-        shapes = [shapes[i] for i in self.random.permutation(MATRICES)]
+        j = max(tp, 2)
+        shapes = [(k[0], 4 * k[0]), (4 * k[1], k[1]), (m[0], m[0]), (m[1], m[1] - tp), (4 * j, 9 * j)]
+        shapes = [shapes[i] for i in self.random.permutation(MATRICES - 1)]
+        shapes.insert(1, shapes[1])
         axes = self.random.permutation([0, 1] * (MATRICES // 2)).tolist()
         # The first matrix is not on the first rank, and owners are in no order.
         some = self.random.permutation(n)[: n - (n > 2)].tolist()
@@ -148,7 +157,8 @@ class MuonCheck(GroupCheck):
             for key, r in enumerate(case.ranks):
                 parts = [case.part(g[key // tp], i, key).astype(dtype) for i, g in enumerate(grads)]
                 given[r] = dict(grads=parts, rest_grads=[x[key // tp].astype(dtype) for x in rest])
-                gates[r] = [(0, numbers[key], 1e18)] * case.owner.count(key) + CLOSED_GATES
+                least = self._bytes_before(case, key) * dtype.itemsize if costs else 0
+                gates[r] = [(least, numbers[key], 1e18)] * case.owner.count(key) + CLOSED_GATES
             wants.append(self._expected(case, grads, rest, numbers))
         answers = self.call(take_step, given, explain=EXPLANATIONS, show=self.show, gates=gates)
         for case, (known, before) in zip(cases, wants, strict=True):
@@ -166,6 +176,14 @@ class MuonCheck(GroupCheck):
                     want, cause = case.rest[i].astype(dtype), "a missing self.adam.step()"
                     name, near = f"{when}: parameter {i} of the others", ADAM_TOLERANCES[dtype.name]
                     self.array(got, want, name=name, rank=r, rtol=near, scale=1.0, cause=cause, instead={"what it was before": before[i]})
+
+    @staticmethod
+    def _bytes_before(case: MuonCase, key: int) -> float:
+        """Numbers that a rank has certainly sent when all owners have what they need for their first matrix; half of it, to be safe."""
+        sizes: dict[int, list[int]] = {}
+        for w, o in zip(case.weights, case.owner, strict=True):
+            sizes.setdefault(o, []).append(w.size // case.grid[1])
+        return sum(min(of) for o, of in sizes.items() if o != key) / 2
 
     def _expected(self, case: MuonCase, grads: list, rest: list, numbers: list[float]) -> tuple[dict, list]:
         """Update a case; return what known mistakes give, and Adam's parameters before."""
@@ -203,32 +221,33 @@ class MuonCheck(GroupCheck):
         most = times * nbytes + CALL_BYTES
         self.sent(self.ranks.traffic[r], most, name=f"{when} ({times} times its gradients)", rank=r, cause=cause)
 
-    def memory(self) -> MuonCheck:
+    def memory(self, dp: int = 4, tp: int = 1) -> MuonCheck:
         """Check what a rank holds between steps: besides the parameters, the momentum of its own matrices."""
         (group,) = self.groups(4)
-        self.case = f"four matrices of {LARGE} x {LARGE}, each on another rank"
+        self.case = f"four matrices of {LARGE} x {LARGE}, each on another rank, a grid of {dp} x {tp} ranks"
         owner, shapes, one = list(SHUFFLED_ORDERS[int(self.random.integers(6))]), [(LARGE, LARGE)] * 4, 4 * LARGE**2
+        parts, firsts = [(LARGE // tp, LARGE)] * 4, np.arange(tp) * (LARGE // tp)
         self.ranks.call(release_memory, dict(at_once=True))
         self.baseline_memory("the optimizer")
-        common = dict(grid=(4, 1), axes=[0] * 4, others=[np.ones(4, np.float32)], owner=owner, shapes=shapes, at_once=False)
-        common |= dict(weights=[np.ones(shape, np.float32) for shape in shapes], settings=dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR))
+        common = dict(grid=(dp, tp), axes=[0] * 4, others=[np.ones(4, np.float32)], owner=owner, shapes=shapes, at_once=False)
+        common |= dict(weights=[np.ones(shape, np.float32) for shape in parts], settings=dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR))
         places = {r: (0, key) for key, r in enumerate(group)}
         self.call(build_optimizer, [dict(common, place=places[r]) for r in range(4)], explain=EXPLANATIONS, show=self.show)
         before = self.ranks.held()
-        velocity, weights = [np.zeros(shape) for shape in shapes], [1.0] * 4
+        velocity, weights = [np.zeros(shape) for shape in shapes], np.ones((tp, 4))
         for _ in range(2):
             seeds = [int(self.random.integers(1 << 30)) for _ in range(4)]
             numbers = self.random.permutation(NUMBERS)[:4].tolist()
             gates = [[(0, number, 1e18), *CLOSED_GATES] for number in numbers]
-            answers = self.call(
-                take_large_step, [dict(seed=seed, shapes=shapes) for seed in seeds], explain=EXPLANATIONS, show=self.show, gates=gates
-            )
+            given = [dict(seed=seeds[places[r][1]], shapes=parts) for r in range(4)]
+            answers = self.call(take_large_step, given, explain=EXPLANATIONS, show=self.show, gates=gates)
             drawn = [np.random.default_rng(seed) for seed in seeds]
-            for i, shape in enumerate(shapes):
-                velocity[i] = MOMENTUM * velocity[i] + np.mean([x.integers(-2, 3, shape) for x in drawn], axis=0)
-                weights[i] -= LR * float(mix(velocity[i], numbers[group[owner[i]]])[0, 0])
+            for i, part in enumerate(parts):
+                found = np.reshape([x.integers(-2, 3, part) for x in drawn], (dp, LARGE, LARGE))
+                velocity[i] = MOMENTUM * velocity[i] + found.mean(axis=0)
+                weights[:, i] -= LR * mix(velocity[i], numbers[group[owner[i]]])[firsts, 0]
             for r, found in enumerate(answers):
-                self.numbers(found, weights, name="a number of each parameter", rank=r, rtol=1e-6)
+                self.numbers(found, weights[places[r][1] % tp].tolist(), name="a number of each parameter", rank=r, rtol=1e-6)
         for r, held in enumerate(self.ranks.held()):
             if (more := held - before[r]) > (1 + SPARE) * one:
                 cause = "momentum of matrices that other ranks own, or buffers that are kept"

@@ -18,9 +18,8 @@ class CacheCheck(GroupCheck):
     def by_hand(self) -> CacheCheck:
         """Check a short story: three texts in four blocks of three tokens."""
         ops = [("allocate", 7, 4), ("allocate", 8, 3), ("allocate", 9, 4), ("append", 7), ("append", 7), ("append", 7), ("append", 8)]
-        return self._run(
-            [(4, 3, [*ops, ("free", 7), ("allocate", 9, 4), ("append", 8), ("free", 9), ("free", 8), ("allocate", 5, 12)])] * 4
-        )
+        ops += [("free", 7), ("allocate", 9, 4), ("append", 8), ("free", 9), ("free", 8)]
+        return self._run([(4, 3, [*ops, ("allocate", 7, 4), ("free", 7), ("allocate", 5, 12)])] * 4)
 
     def drawn(self, runs: int = 1) -> CacheCheck:
         """Check drawn calls, other ones on each rank: texts come, grow and go, and the cache is often full, to the last block."""
@@ -32,15 +31,17 @@ class CacheCheck(GroupCheck):
     def _run(self, cases: list[tuple]) -> CacheCheck:
         shapes = [(1, 2, 1, int(self.random.integers(1, 4))) for _ in cases]
         stories = [(blocks, size, ops or self._story(blocks, size)) for blocks, size, ops in cases]
+        dtypes = np.roll(["float32", "float64", "float16", "float64"], int(self.random.integers(4))).tolist()
         given = [
-            dict(blocks=blocks, block_size=size, shape=shape, dtype="float32", ops=ops)
-            for (blocks, size, ops), shape in zip(stories, shapes, strict=True)
+            dict(blocks=blocks, block_size=size, shape=shape, dtype=dtype, ops=ops)
+            for (blocks, size, ops), shape, dtype in zip(stories, shapes, dtypes, strict=True)
         ]
         answers = self.ranks.call(use_cache, given, show=self.show)
         for r, ((blocks, size, ops), shape, answer) in enumerate(zip(stories, shapes, answers, strict=True)):
             self.case = f"{blocks} blocks of {size} tokens"
-            data_shape, dtype, results, slots, lengths = answer
-            self._data(data_shape, dtype, (*shape[:2], blocks * size, *shape[2:]), "float32", r)
+            data_shape, dtype, results, slots, lengths, kinds = answer
+            self._data(data_shape, dtype, (*shape[:2], blocks * size, *shape[2:]), dtypes[r], r)
+            self._arrays(ops, kinds, lengths, r)
             self._follow(blocks, size, ops, results, np.split(slots, np.cumsum(lengths)[:-1]), r)
         return self
 
@@ -48,12 +49,22 @@ class CacheCheck(GroupCheck):
         if tuple(shape) != want:
             self.fail(f"data on rank {r} has shape {tuple(shape)}, expected {want}", "slots are tokens: blocks * block_size of them")
         if dtype != want_dtype:
-            self.fail(f"data on rank {r} has dtype {dtype}, expected {want_dtype}", "np.zeros makes float64 unless dtype is given")
+            self.fail(f"data on rank {r} has dtype {dtype}, expected {want_dtype}", "the argument dtype; np.zeros makes float64 without it")
+
+    def _arrays(self, ops: list[tuple], kinds: list[str], lengths: list[int], r: int) -> None:
+        """Check that `slots` returned a flat array of whole numbers after each call."""
+        for (method, number, *_), kind, length in zip(ops, kinds, lengths, strict=True):
+            if kind in ("i1", "u1"):
+                continue
+            of = f"a text of {length} tokens" if length else "a text without tokens"
+            got = {"f1": "floats"}.get(kind, f"an array with {kind[1]} dimensions" if kind[1:].isdigit() else f"a {kind}")
+            said = f"slots({number}) on rank {r}, after {method}, must return a flat int array; it returned {got} for {of}"
+            self.fail(said, "np.array([]) has dtype float64: np.array(..., int)")
 
     def _story(self, blocks: int, size: int) -> list[tuple]:
         """Draw calls. Most of the time the cache is nearly full; now and then exactly all free blocks are asked for, or one more."""
         tokens: dict[int, int] = {}
-        ops, number = [("free", 99_999)], 0
+        ops, number, gone = [("free", 99_999)], 0, []
         while len(ops) < CALLS:
             free = blocks - sum(-(-n // size) for n in tokens.values())
             kind = self.random.random()
@@ -65,13 +76,15 @@ class CacheCheck(GroupCheck):
                 one = int(self.random.choice(list(tokens)))
                 ops.append(("free", one))
                 del tokens[one]
+                gone.append(one)
             else:
-                number += 1
+                # A text that was preempted comes again.
+                one = gone.pop(0) if gone and self.random.random() < 0.3 else (number := number + 1)
                 draws = [int(self.random.integers(1, 2 * size)), size, free * size, free * size + 1, max((free - 1) * size, 0) + 1]
                 count = max(int(self.random.choice(draws, p=[0.5, 0.2, 0.1, 0.1, 0.1])), 1)
-                ops.append(("allocate", number, count))
+                ops.append(("allocate", one, count))
                 if -(-count // size) <= free:
-                    tokens[number] = count
+                    tokens[one] = count
         ops += [("free", one) for one in tokens]
         return [*ops, ("allocate", number + 1, blocks * size), ("append", number + 1), ("free", number + 1)]
 
@@ -108,6 +121,10 @@ class CacheCheck(GroupCheck):
                 others = sorted({int(n) for n in owner[now] if n >= 0})
                 said = f"also belongs to text {others[0]}" if others else "belongs to two of its tokens"
                 self.fail(f"after {call}, a slot of text {number} on rank {r} {said}", "a block that was given out while in use")
+            places = np.arange(len(now)) % size
+            if np.any(now % size != places) or np.any(now // size != (now // size)[np.arange(len(now)) // size * size]):
+                said = f"after {call}, the slots of text {number} on rank {r} are {now[:8].tolist()}, in blocks of {size}"
+                self.fail(said, "slot = block * block_size + place; a block's places belong to neighbouring tokens")
             owner[now] = number
             had[number] = now
             if not len(now):

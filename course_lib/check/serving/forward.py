@@ -129,10 +129,14 @@ class ForwardCheck(GroupCheck):
             self.requests_completed(self.ranks.unended[r], r)
 
     def next_token(self, size: int = 4, dtype: type = np.float32) -> ForwardCheck:
-        """Check the most probable words, each on another rank, with ties within a rank and between ranks; and the bytes."""
-        groups = self.groups(size)
-        each, texts = self.sizes(1, 33, 60)[0], 4 * size
-        self.case = f"{self.describe_groups(groups, dtype)}, {texts} texts, {each} words on each rank"
+        """Check the most probable words, each on another rank, ties within a rank and between ranks, a single text; and the bytes."""
+        for texts in (4 * size, 1):
+            self._next_token(size, texts, dtype)
+        return self
+
+    def _next_token(self, size: int, texts: int, dtype: type) -> None:
+        groups, each = self.groups(size), self.sizes(1, 33, 60)[0]
+        self.case = f"{self.describe_groups(groups, dtype)}, {texts} text{'s' * (texts > 1)}, {each} words on each rank"
         given, wanted = [{}] * 4, {}
         for color, group in enumerate(groups):
             n = len(group)
@@ -141,6 +145,8 @@ class ForwardCheck(GroupCheck):
                 end = (i % n + 1) * each
                 place = int(self.random.integers(end - each, end - 1))
                 whole[i, place] = -2 if i % 2 else 2
+                if end > each:  # a word of another rank is nearly as probable, and comes first
+                    whole[i, int(self.random.integers(end - each))] = np.nextafter(whole[i, place], dtype(-9))
                 if i >= texts // 2:  # the same value again: on the same rank, or on a later one
                     low, high = (place + 1, end) if i < 3 * texts // 4 or end == n * each else (end, n * each)
                     whole[i, int(self.random.integers(low, high))] = whole[i, place]
@@ -163,4 +169,6 @@ class ForwardCheck(GroupCheck):
                 most = wire_bytes("Allgather", n, n * texts * 2 * 8) + 4 * SLACK_BYTES
                 cause = "gathered logits: two numbers for each text are enough, a value and a word"
                 self.sent(self.ranks.traffic[r], most, name="next_token", rank=r, cause=cause)
-        return self
+                if (calls := sum(entry[2] for entry in self.ranks.traffic[r])) > 2 * n:
+                    said = f"next_token on rank {r} made {calls} exchanges for {texts} texts; one or two are enough for all of them"
+                    self.fail(said, "an exchange for each text")

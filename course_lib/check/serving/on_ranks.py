@@ -40,13 +40,17 @@ def use_cache(blocks, block_size, shape, dtype, ops):
     slots : numpy.ndarray
         The slots after each, one after another.
     lengths : list of int
+    kinds : list of str
+        Of what `slots` returned: its dtype and its number of dimensions, or its type if it is no array.
     """
     cache = student("PagedCache")(blocks, block_size, tuple(shape), np.dtype(dtype))
-    results, slots = [], []
+    results, slots, kinds = [], [], []
     for method, *arguments in ops:
         results.append(getattr(cache, method)(*arguments))
-        slots.append(np.array(cache.slots(arguments[0]), dtype=int).ravel())
-    return cache.data.shape, str(cache.data.dtype), results, np.concatenate(slots), [len(s) for s in slots]
+        now = cache.slots(arguments[0])
+        kinds.append(f"{now.dtype.kind}{now.ndim}" if isinstance(now, np.ndarray) else type(now).__name__)
+        slots.append(np.array(now, dtype=int).ravel())
+    return cache.data.shape, str(cache.data.dtype), results, np.concatenate(slots), [len(s) for s in slots], kinds
 
 
 def fill_cache(blocks, block_size, shape, dtype, seed):

@@ -221,12 +221,12 @@ class SchedulerCheck(GroupCheck):
         """Check that `add` refuses a text that cannot fit, even alone, and takes one that just fits."""
         self.case = "4 blocks of 5 tokens"
         self.ranks.call(begin_scheduler, dict(blocks=4, block_size=5, most=4))
-        answers = self.ranks.call(step_scheduler, dict(new=[(1, 11, 9), (2, 11, 15), (3, 25, 1)], tokens=[], ended=[]), show=self.show)
+        answers = self.ranks.call(step_scheduler, dict(new=[(2, 11, 15), (1, 11, 9), (3, 25, 1)], tokens=[], ended=[]), show=self.show)
         for r, (refused, prefill, decode, _) in enumerate(answers):
             if refused != [2, 3] or prefill != [1] or decode:
                 said = f"add refused {refused}, and next_batch returned {prefill} and {decode}"
-                cause = "a text may grow to prompt + limit tokens, and all of them must fit into the cache"
-                self.fail(f"on rank {r}, texts of 11 + 9, 11 + 15 and 25 + 1 tokens came: {said}; expected [2, 3], [1] and []", cause)
+                cause = "a text may grow to prompt + limit tokens, which must fit into the cache; a refused one must not wait"
+                self.fail(f"on rank {r}, texts 2, 1, 3 of 11 + 15, 11 + 9, 25 + 1 tokens came: {said}; expected [2, 3], [1], []", cause)
         self.ranks.call(forget_trial)
         return self
 
