@@ -33,7 +33,8 @@ def test_a_case_tells_owners_and_parts_apart(grid):
         assert case.owner != sorted(case.owner) or n == 1
         assert case.owner != [i % n for i in range(6)] or n == 1
         factors = [max(1, w.shape[1] / w.shape[0]) for w in case.weights]
-        assert {1.0, 4.0} == set(factors)  # of which the roots are exact
+        assert {1.0, 2.25, 4.0} == set(factors)  # of which the roots are exact
+        assert case.weights[1].shape == case.weights[2].shape and case.owner[1] == case.owner[2]
         for i, w in enumerate(case.weights):
             parts = [case.part(w, i, key) for key in range(grid[1])]
             assert np.array_equal(np.concatenate(parts, case.axes[i]), w)
