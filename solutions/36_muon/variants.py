@@ -365,7 +365,7 @@ def ShardedMuon__sum():
     """Adds gradients up, and does not divide."""
 
 
-@loses(7)
+@loses(8)
 @changes(MEAN, "received.sum(axis=0) / mesh.size")
 def ShardedMuon__mean_over_all():
     """Divides by the tensor parallel ranks, too."""
@@ -377,7 +377,7 @@ def ShardedMuon__first_rank_only():
     """Takes the first ranks' gradients alone."""
 
 
-@loses(7)
+@loses(8)
 @changes(MEAN, "received.reshape(mesh.tp, mesh.dp, -1).sum(axis=1) / mesh.dp")
 def ShardedMuon__axes_swapped():
     """Takes tensor parallel ranks for data parallel ones."""
@@ -424,7 +424,7 @@ def ShardedMuon__factor_upside_down():
     """Rows and columns swapped, as PyTorch's weights are."""
 
 
-@loses(7)
+@loses(8)
 @changes("self.shapes[i]\n", "params[i].shape\n")
 def ShardedMuon__factor_of_the_part():
     """The factor of the part that a rank has."""
@@ -442,7 +442,7 @@ def ShardedMuon__always_rows():
     """Joins all parts as rows."""
 
 
-@loses(7)
+@loses(8)
 @changes(
     """
                 split = parts[:, here].reshape(mesh.tp, *params[i].shape)
