@@ -447,3 +447,54 @@ def zb_h1_step__program(stage, micro_batches, comm):
 )
 def zb_h1_step__waits_soon():
     """Waits for a message before the next one to the same rank."""
+
+
+@loses(5)
+@changes(
+    KEEP,
+    """
+kept.append((Holder(x=product.x, weight=product.weight, more=grad @ product.weight.data.T), grad))""",
+    "return grad @ product.weight.data.T",
+    "return kept[-1][0].more",
+    "    kept = stage.kept[k] = []",
+    "    from types import SimpleNamespace as Holder\n\n    kept = stage.kept[k] = []",
+)
+def backward_input__keeps_input_gradients():
+    """Leaves also the gradients of the inputs to W."""
+
+
+@loses(5)
+@changes(
+    KEEP,
+    "kept.append((Holder(x=product.x, weight=product.weight, more=grad.copy()), grad))",
+    "    kept = stage.kept[k] = []",
+    "    from types import SimpleNamespace as Holder\n\n    kept = stage.kept[k] = []",
+)
+def backward_input__keeps_twice():
+    """Leaves each gradient twice to W."""
+
+
+@loses(5)
+@changes(TAKE, "stage.before = stage.kept.pop(k)\n    for product, grad in stage.before:")
+def backward_weight__frees_one_late():
+    """Holds what it has used until the next W."""
+
+
+@loses(8)
+@changes(
+    W,
+    "\n        if count <= last and k < count:\n            stage.backward_weight(k)\n        elif count > last and k >= rank:\n            stage.backward_weight(k - rank)",
+)
+def zb_h1_step__puts_off_none_of_few():
+    """Puts off no W when there are fewer micro-batches than ranks."""
+
+
+@loses(8)
+@changes(
+    W,
+    "\n        if k >= min(rank, 2):\n            stage.backward_weight(k - min(rank, 2))",
+    LOOP,
+    "    for k in range(count + min(rank, 2)):",
+)
+def zb_h1_step__at_most_two():
+    """Puts off two at most."""

@@ -733,3 +733,217 @@ def FaultTolerantDiLoCo__from_here():
 @changes("        self.step += 1\n        self.save()\n", "        self.step += 1\n")
 def FaultTolerantDiLoCo__never_saves():
     """Its start is always the first one."""
+
+
+@loses(24)
+@changes(
+    '        for message in mail.listen("round", seconds):\n',
+    "        for message in restarted(mail, seconds):\n",
+    '    mail.send_all("round", key, value)\n',
+    """
+    def restarted(mail, seconds):
+        while True:
+            for message in mail.listen("round", seconds):
+                yield message
+                break
+            else:
+                return
+
+    mail.send_all("round", key, value)
+""",
+)
+def hear__restarts_the_deadline():
+    """Waits anew after each message."""
+
+
+@loses(5)
+@changes("(enough, patience))", "(enough, patience - deadline))")
+def hear__patience_from_the_start():
+    """Counts the patience from the start."""
+
+
+@loses(5)
+@changes("(enough, patience))", "(enough, 3 * patience))")
+def hear__three_times_as_patient():
+    """Waits three times as long."""
+
+
+@loses(5)
+@changes("(enough, patience))", "(enough, patience / 2))")
+def hear__half_as_patient():
+    """Waits half as long."""
+
+
+@loses(8)
+@changes("itertools.count(2)", "range(2, 4)")
+def agree__two_rounds():
+    """Gives up after two rounds."""
+
+
+@loses(11)
+@changes("itertools.count(2)", "itertools.count(1)")
+def agree__from_one():
+    """Rounds from 1."""
+
+
+@loses(8)
+@changes("(-votes.count(vote), vote)", "(-votes.count(vote), tuple(-k for k in vote))")
+def agree__larger():
+    """Takes the larger of equally frequent ones."""
+
+
+@loses(8)
+@changes(
+    "    enough = 2 * mail.size // 3 + 1\n",
+    "    mine, enough = proposal, 2 * mail.size // 3 + 1\n",
+    HELP,
+    """
+            mail.send_all("round", (step, number + 1), mine)
+""",
+)
+def agree__helps_with_its_first():
+    """Sends its first proposal at the end."""
+
+
+@loses(19)
+@changes("proposal, enough, 0, patience)", "proposal, mail.size, 0, patience)")
+def agree__needs_all():
+    """Needs all ranks."""
+
+
+@loses(8)
+@changes(
+    ADOPT,
+    "\n        best = min(votes, key=lambda vote: (-votes.count(vote), vote))\n        proposal = best if votes.count(best) > 1 else proposal\n",
+)
+def agree__own_if_all_differ():
+    """Keeps its own if all differ."""
+
+
+@loses(11)
+@changes(
+    "hear(mail, (step, 0), mine, enough, self.deadline, self.patience)", "hear(mail, (step, 0), mine, enough, self.patience, self.patience)"
+)
+def FaultTolerantDiLoCo__deadline_is_patience():
+    """Waits for all as long as it can."""
+
+
+@loses(11)
+@changes("        have = hear", "        everyone.Barrier()\n        have = hear")
+def FaultTolerantDiLoCo__barrier():
+    """A Barrier in each step."""
+
+
+@loses(11)
+@changes(
+    AGREE,
+    """
+        here = np.empty((mail.size, mail.size), int)
+        everyone.Allgather(np.array([int(r in common) for r in range(mail.size)]), here)
+        who = tuple(r for r in range(mail.size) if here[:, r].all())
+""",
+)
+def FaultTolerantDiLoCo__allgather():
+    """Agrees by a collective."""
+
+
+@loses(11)
+@changes("mail, step, enough = self.mail, self.step, 2 * self.mail.size // 3 + 1", "mail, step, enough = self.mail, self.step, 2")
+def FaultTolerantDiLoCo__two_enough():
+    """Two are enough for the exchange."""
+
+
+@loses(11)
+@changes(
+    "mail, step, enough = self.mail, self.step, 2 * self.mail.size // 3 + 1",
+    "mail, step, enough = self.mail, self.step, 2",
+    AGREE,
+    "\n        who = common\n",
+)
+def FaultTolerantDiLoCo__two_go_on():
+    """Two go on without an agreement."""
+
+
+@loses(5)
+@changes("                        p.data[...] = weight\n", "                        pass\n")
+def FaultTolerantDiLoCo__own_weights():
+    """Own weights."""
+
+
+@loses(5)
+@changes("self.step, (weights, *state) = m.key, m.value", "self.step, (weights, *state) = self.step + 1, m.value")
+def FaultTolerantDiLoCo__one_further():
+    """A joiner counts on by one."""
+
+
+@loses(5)
+@changes(ANSWER, "\n")
+def FaultTolerantDiLoCo__no_answer():
+    """Does not answer."""
+
+
+@loses(5)
+@changes('listen("state", self.deadline)', 'listen("state", 0)')
+def FaultTolerantDiLoCo__does_not_wait_for_the_answer():
+    """Looks for an answer at once."""
+
+
+@loses(5)
+@changes(
+    ANSWER,
+    '\n        mail.on("join", lambda m: mail.rank == 0 and mail.send(m.source, "state", self.step, self.saved))\n',
+)
+def FaultTolerantDiLoCo__rank_0_answers():
+    """Only rank 0 answers."""
+
+
+@loses(5)
+@changes("self.saved = copy.deepcopy(state)", "self.saved = [copy.deepcopy(weights), *state[1:]]")
+def FaultTolerantDiLoCo__only_weights_copied():
+    """Copies the weights only."""
+
+
+@loses(5)
+@changes("self.saved = copy.deepcopy(state)", "self.saved = [copy.deepcopy(weights), dict(r.inner.state), *copy.deepcopy(state[2:])]")
+def FaultTolerantDiLoCo__inner_shallow():
+    """Copies the inner state's dict only."""
+
+
+@loses(5)
+@changes(
+    ANSWER,
+    """
+        mail.on("join", lambda m: mail.send(m.source, "state", self.step, (*self.saved[:4], replica.random.bit_generator.state)))
+""",
+)
+def FaultTolerantDiLoCo__random_of_now():
+    """Answers with its random state of now."""
+
+
+@loses(11)
+@changes(
+    ANSWER,
+    """
+        mail.on("join", lambda m: mail.send(m.source, "state", self.step, (*self.saved[:3], replica.position, self.saved[4])))
+""",
+)
+def FaultTolerantDiLoCo__position_of_now():
+    """Answers with its position of now."""
+
+
+@loses(6)
+@changes(WITHOUT, "\n        if not set(who) <= set(have):\n            return None\n")
+def FaultTolerantDiLoCo__skips_what_it_misses():
+    """Tries the step again."""
+
+
+@loses(11)
+@changes("        return who\n", "        return tuple(sorted(have))\n")
+def FaultTolerantDiLoCo__returns_whom_it_has():
+    """Returns whose differences it has."""
+
+
+@loses(11)
+@changes("set(have), enough, 0, self.patience)", "set(have), enough, self.deadline, self.patience)")
+def FaultTolerantDiLoCo__deadline_twice():
+    """A deadline in round 1, too."""

@@ -239,7 +239,8 @@ class ZeroBubbleCheck(PipelineCheck):
                 work, each, later = needs[i]
                 held = min(most_held(claims[r], later / each), float(min(len(group), count)))
                 enough = int((held + MEMORY_SLACK) * each) + work
-                enough += 4 * count * model.message  # all that is sent and received may be held to the end
+                neighbors = (i > 0) + (i < len(group) - 1)
+                enough += 2 * neighbors * count * model.message  # all that is sent and received may be held to the end
                 if peaks[r] > enough:
                     self.fail(
                         f"a step on rank {r} held {wording.size(peaks[r])} at once; {wording.size(enough)} are enough for its order",

@@ -133,8 +133,11 @@ class AgreementCheck(GroupCheck):
                 self._hear(f"rank {r} silent, and no deadline", keys, {r: (2.5, after)}, deadline=0.0)
             away = {k: (5.5, 0) for k in others[:2]}
             self._hear(f"two ranks silent, and back in time: {sorted(away)}", keys, away, waits=5.5)
+            away = {k: (PATIENCE + 0.7, 0) for k in others[:2]}  # after the deadline and nearly all of the patience
+            self._hear(f"two ranks silent, and back at the last moment: {sorted(away)}", keys, away, waits=PATIENCE + 0.7)
             away = {k: (LONG, 0) for k in others[:2]}
             self._hear(f"two ranks silent for too long: {sorted(away)}", keys, away, stuck=set(ALL) - set(away))
+            self._gives_up(set(ALL) - set(away), 1 + PATIENCE)
         for size in (3, 2, 1):
             self._hear(f"groups of {size}", keys, size=size, everyone=True, seconds=0.0)
         return self
@@ -206,6 +209,12 @@ class AgreementCheck(GroupCheck):
         if now < waits:
             self.fail("ranks do not wait until enough are there", "a loop that ends at the deadline")
 
+    def _gives_up(self, ranks: set[int], most: float) -> None:
+        """Check that ranks wait no longer than deadline and patience, by the virtual clock."""
+        for now, what, r, *_ in self.ranks.isolated.broker.coordinator.network.log:
+            if what == "replies" and r in ranks and now > most:
+                self.fail(f"rank {r} waits longer than the deadline and the patience", "a patience that begins anew")
+
     def _heard(
         self, found: object, r: int, place: int, keys: list, values: list, enough: int, stuck: set[int], silent: dict[int, object]
     ) -> None:
@@ -246,6 +255,10 @@ class AgreementCheck(GroupCheck):
         self._agree("all ranks there, one proposal", [[B] * 4, [A] * 4], seconds=0.0)
         for _ in range(3):
             self._agree("four proposals", [[(r,) for r in self.random.permutation(4).tolist()]])
+        for r in ALL:  # three ranks hear three proposals once each
+            left = iter((C, A, B) if r % 2 else (B, C, A))
+            proposals = [[B if k == r else next(left) for k in ALL]]
+            self._agree(f"three proposals, rank {r} silent", proposals, {r: [(LONG, 0, 1)]}, smallest=True)
         for pair in itertools.permutations(ALL, 2):  # they do not hear each other, and begin with different proposals
             third, fourth = [r for r in ALL if r not in pair]
             for split in ({pair[0], third}, {pair[0], fourth}, {pair[0]}, {pair[0], third, fourth}):
@@ -284,6 +297,7 @@ class AgreementCheck(GroupCheck):
         stuck: set[int] | None = None,
         seconds: float = math.inf,
         three: set[int] | None = None,
+        smallest: bool = False,
     ) -> AgreementCheck:
         """Check `agree` for some steps: `proposals` by step and rank.
 
@@ -299,6 +313,8 @@ class AgreementCheck(GroupCheck):
             What the virtual clock may show at most when a rank that is never silent has all answers.
         three : set of int
             Only ranks 0 to 2 take part; these two must not get an answer unless it is the third's.
+        smallest : bool
+            Whether the answer must be the smallest proposal.
         """
         self.case, silent, stuck = case, silent or {}, stuck or set()
         isolated = self.ranks.isolated
@@ -315,6 +331,8 @@ class AgreementCheck(GroupCheck):
         for step, proposed in enumerate(proposals):
             answers = {r: found[r][step] for r in members if step < len(found[r]) and found[r][step] not in (None, "TimeoutError")}
             self._same({r: _hashable(answer) for r, answer in answers.items()}, [proposed[r] for r in members], step)
+            if smallest and any(_hashable(answer) != min(proposed) for answer in answers.values()):
+                self.fail(f"of equally frequent proposals in step {step}, the smaller one is not taken over", "min and max mixed up")
             for r in set(members) - set(silent) - stuck - (three or set()):
                 if r not in answers and not three:
                     cause = "a rank that has decided and says nothing more, or a proposal that flips back and forth"

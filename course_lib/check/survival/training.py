@@ -35,7 +35,13 @@ class SurvivalCheck(GroupCheck):
 
     def silent(self, rank: int) -> SurvivalCheck:
         """Check a run in which one rank is silent for several steps."""
-        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=8, home=set(ALL) if self.ranks.isolated else None)
+        home = set(ALL) if self.ranks.isolated else None
+        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=8, home=home, without=rank)
+
+    def half(self, *pair: int) -> SurvivalCheck:
+        """Check that two ranks do not go on while two are silent."""
+        plan = {r: [(1.5, 0, 1)] for r in pair}
+        return self._run(f"ranks {pair} silent for longer than the patience", plan, steps=2, stuck=set(ALL), patience=0.5)
 
     # Hidden.
 
@@ -69,6 +75,8 @@ class SurvivalCheck(GroupCheck):
             self._run(f"rank {r} silent twice", {r: [(3.7, 1, 2), (4.3, 0, 4)]}, steps=12, home=set(ALL))
             plan = {r: [(3.7, 0, 2), (4.3, r, 4)]}
             self._run(f"rank {r} silent again right after it has joined", plan, steps=11, home=set(ALL))
+            late = [{r}, set(ALL) - {r}], 4.2, 3.7
+            self._run(f"rank {r} back, and its answers half a deadline late", {r: [(3.7, 1, 2)]}, steps=8, home=set(ALL), cut=late)
             plan = {r: [(3.7, 1, 2)], other: [(6.3, (0, 13, 2, 1)[r], 5)]}
             self._run(f"rank {other} silent when rank {r} comes back", plan, steps=9, home=set(ALL))
         for pair in ((0, 1), (2, 0), (3, 2), (1, 3)):
@@ -94,6 +102,8 @@ class SurvivalCheck(GroupCheck):
         stuck: set[int] | None = None,
         copies: set[int] | None = None,
         seconds: float | None = None,
+        without: int | None = None,
+        patience: float = 5.0,
     ) -> SurvivalCheck:
         """Train on the ranks, and check every turn.
 
@@ -101,14 +111,18 @@ class SurvivalCheck(GroupCheck):
         ----------
         home : set of int
             Ranks that must have completed all steps in the end; by default, those that are never silent.
-        cut : (list of set of int, float), optional
-            Ranks between which no messages arrive, and until when.
+        cut : (list of set of int, float, float), optional
+            Ranks between which no messages arrive, until when, and, if not 0, from when on.
         stuck : set of int
             Ranks that must not complete a step.
         copies : set of int
             Ranks that must copy a state.
         seconds : float, optional
             What the virtual clock must show before ranks wait for late ones.
+        without : int, optional
+            A rank without which the others must complete a step.
+        patience : float
+            In seconds, with real silences.
         """
         self.case, isolated = case, self.ranks.isolated
         inputs, hidden, classes = self.sizes(3, 3, 7)
@@ -130,7 +144,7 @@ class SurvivalCheck(GroupCheck):
                     self.ranks.silence(r, length, 2 + turn + 12 * (turn - 1) + after)
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
-        times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=0.2, patience=5.0, linger=0.7)
+        times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=0.2, patience=patience, linger=0.7)
         arguments = [dict(settings=self._settings | dict(seed=seed), steps=steps, **times) for seed in self._seeds]
         found = self.ranks.call(train_on, arguments, show=self.show, limit=LIMIT)
         if isolated and not cut:
@@ -138,6 +152,11 @@ class SurvivalCheck(GroupCheck):
             self._in_time(set(ALL) - set(silent), times["linger"] + (steps + longest if seconds is None else seconds))
         copied = {r for r, turns in enumerate(found) if any(len(turn) > 2 and turn[2] is None for turn in turns)}
         self._check(found, steps, ALL if home == set(ALL) else sorted(set(ALL) - set(silent) - copied))
+        for r in set(ALL) - set(self._checked):  # of these, only what they have copied
+            for turn in (turn for turn in found[r] if len(turn) > 2 and turn[2] is None):
+                self._copied(r, turn, found, steps)
+        if without is not None:
+            self._goes_on(without, found)
         for r in copies or ():
             if all(who is not None for _, _, who, *_ in (turn for turn in found[r] if len(turn) > 2)):
                 cause = "a rank that does not look whether the others are in a later step already"
@@ -148,6 +167,12 @@ class SurvivalCheck(GroupCheck):
             if isolated and r not in silent and not cut and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
                 self._in_all(r, found[r])
         return self
+
+    def _goes_on(self, silent: int, found: list) -> None:
+        """Check that the others complete steps without a silent rank, by who counted."""
+        if not any(silent not in turn[2] for r, turns in enumerate(found) if r != silent for turn in turns if len(turn) > 2 and turn[2]):
+            cause = "a collective, or a wait for all ranks: round (step, 0) ends after the deadline as soon as enough are heard"
+            self.fail(f"rank {silent} is silent for several deadlines, and the others complete no step without it", cause)
 
     def _in_time(self, ranks: set[int], most: float) -> None:
         """Check that ranks do not wait longer than they must, by the virtual clock."""
