@@ -688,7 +688,7 @@ def FaultTolerantDiLoCo__without_what_is_missing():
     """Leaves out what it does not have."""
 
 
-@loses(5)
+@loses(11)
 @changes("self.step, (weights, *state) = m.key, m.value", "weights, *state = m.value")
 def FaultTolerantDiLoCo__own_step():
     """Copies all but the number of the step."""

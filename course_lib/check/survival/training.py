@@ -152,9 +152,11 @@ class SurvivalCheck(GroupCheck):
             self._in_time(set(ALL) - set(silent), times["linger"] + (steps + longest if seconds is None else seconds))
         copied = {r for r, turns in enumerate(found) if any(len(turn) > 2 and turn[2] is None for turn in turns)}
         self._check(found, steps, ALL if home == set(ALL) else sorted(set(ALL) - set(silent) - copied))
-        for r in set(ALL) - set(self._checked):  # of these, only what they have copied
+        for r in copied:
             for turn in (turn for turn in found[r] if len(turn) > 2 and turn[2] is None):
-                self._copied(r, turn, found, steps)
+                self._ahead(r, turn)
+                if not isolated:
+                    self._copied(r, turn, found, steps)
         if without is not None:
             self._goes_on(without, found)
         for r in copies or ():
@@ -283,11 +285,15 @@ class SurvivalCheck(GroupCheck):
             name = f"the state after step {step} (compared with rank {k})"
             self._equal({name: after[name] for name in shared}, shared, name, r, "a sum in another order on each rank")
 
+    def _ahead(self, r: int, turn: list) -> None:
+        """Check that a rank that copied a state is further than before."""
+        if turn[3] <= turn[0]:
+            cause = "a peer that is no further, or a difference that is missing and no state copied for it"
+            self.fail(f"rank {r} copies the state of step {turn[3]} in step {turn[0]}", cause)
+
     def _copied(self, r: int, turn: list, found: list, steps: int) -> None:
         """Check a turn in which the rank copied a state."""
-        step, _, _, next_step, after = turn
-        if next_step <= step:
-            self.fail(f"rank {r} copies the state of step {next_step} in step {step}", "a peer that is no further")
+        next_step, after = turn[3:]
         choices = [self._starts[k][next_step] for k in ALL if k != r and next_step in self._starts[k]]
         if next_step == steps:
             choices += [turns[-1][4] for k, turns in enumerate(found) if k != r and len(turns[-1]) > 2 and turns[-1][3] == steps]
