@@ -31,15 +31,16 @@ class ndarray(np.ndarray):
 
 
 class Event:
-    """An event that comes a few questions late."""
+    """An event that comes a few questions late, and after the transfers that were posted before it."""
 
-    def __init__(self):
-        self.questions = 0
+    def __init__(self, transfers=()):
+        self.questions, self._buffers = 0, [buffer for _, buffer in transfers]
+        self._requests = [request for request, _ in transfers]
 
     @property
     def done(self):
         self.questions += 1
-        return self.questions > 3
+        return MPI.Request.Testall(self._requests) and self.questions > 3
 
 
 class Stream:
@@ -52,7 +53,8 @@ class Stream:
         self.ptr, self.waited = Stream.made, 0
 
     def record(self):
-        return Event()
+        found, _posted[:] = Event(_posted), []
+        return found
 
     def wait_event(self, event):
         self.waited += 1
@@ -84,35 +86,48 @@ class NcclCommunicator:
 
     def allReduce(self, send, recv, count, kind, op, stream):
         calls.append(("allReduce", count, _TYPES[kind], op, stream))
-        self.comm.Allreduce(_view(send, count, kind).copy(), _view(recv, count, kind), _OPS[op])
+        sent = _view(send, count, kind).copy()
+        self._post(self.comm.Iallreduce(sent, _view(recv, count, kind), _OPS[op]), sent)
 
     def allGather(self, send, recv, count, kind, stream):
         calls.append(("allGather", count, _TYPES[kind], stream))
-        self.comm.Allgather(_view(send, count, kind).copy(), _view(recv, count * self.size, kind))
+        sent = _view(send, count, kind).copy()
+        self._post(self.comm.Iallgather(sent, _view(recv, count * self.size, kind)), sent)
 
     def reduceScatter(self, send, recv, count, kind, op, stream):
         calls.append(("reduceScatter", count, _TYPES[kind], op, stream))
-        self.comm.Reduce_scatter_block(_view(send, count * self.size, kind), _view(recv, count, kind), _OPS[op])
+        sent = _view(send, count * self.size, kind).copy()
+        self._post(self.comm.Ireduce_scatter_block(sent, _view(recv, count, kind), _OPS[op]), sent)
 
     def reduce(self, send, recv, count, kind, op, root, stream):
         calls.append(("reduce", count, _TYPES[kind], op, root, stream))
-        result = _view(recv, count, kind) if self.rank == root else None
-        self.comm.Reduce(_view(send, count, kind), result, _OPS[op], root)
+        sent, result = _view(send, count, kind).copy(), _view(recv, count, kind) if self.rank == root else None
+        self._post(self.comm.Ireduce(sent, result, _OPS[op], root), sent)
 
     def bcast(self, pointer, count, kind, root, stream):
         calls.append(("bcast", count, _TYPES[kind], root, stream))
-        self.comm.Bcast(_view(pointer, count, kind), root)
+        self._post(self.comm.Ibcast(_view(pointer, count, kind), root))
 
     def send(self, pointer, count, kind, peer, stream):
         calls.append(("send", count, _TYPES[kind], peer, stream))
-        _pending.append(self.comm.Isend(_view(pointer, count, kind).copy(), peer))
+        sent = _view(pointer, count, kind).copy()
+        self._post(self.comm.Isend(sent, peer), sent)
 
     def recv(self, pointer, count, kind, peer, stream):
         calls.append(("recv", count, _TYPES[kind], peer, stream))
-        _pending.append(self.comm.Irecv(_view(pointer, count, kind), peer))
+        self._post(self.comm.Irecv(_view(pointer, count, kind), peer))
+
+    def abort(self):
+        calls.append(("abort",))
+
+    @staticmethod
+    def _post(request, buffer=None):
+        """As NCCL does, return at once: the transfer goes on beside the program."""
+        assert _depth[0] == 1
+        _posted.append((request, buffer))
 
 
-_pending = []
+_posted = []  # since the last event
 _depth = [0]
 
 
@@ -122,8 +137,6 @@ def _start():
 
 def _end():
     _depth[0] -= 1
-    MPI.Request.Waitall(_pending)
-    _pending.clear()
 
 
 def _unique_id():

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from course_lib.collectives import buffers, calls
 from course_lib.collectives.calls import BLOCKING_FORM, Call
-from course_lib.collectives.progress.operations import Operation
+from course_lib.collectives.progress.operations import Operation, progress_state
 from course_lib.collectives.progress.point_to_point import ReceiveOperation
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
 from course_lib.collectives.transport.mpi import POST_FUNCTIONS, MpiTransport
@@ -90,13 +90,8 @@ class NcclTransport:
     """
 
     def __init__(self, host: MpiTransport):
-        cupy, name = _cupy(), np.zeros(_ID_BYTES, np.uint8)
-        self.host, self.members, self.rank = host, host.members, host.rank
-        if self.rank == 0:
-            name[:] = np.frombuffer(_nccl().get_unique_id(), np.uint8)
-        host.message_comm.Bcast(name, root=0)  # a blocking call is safe here: all ranks have just created the group
-        self._cupy, self._nccl = cupy, _nccl().NcclCommunicator(len(self.members), name.tobytes(), self.rank)
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self.host, self.members, self.rank, self._cupy = host, host.members, host.rank, _cupy()
+        self._create_communicator(host.message_comm)
         self._post = {
             calls.ALLREDUCE: self._allreduce,
             calls.ALLGATHER: self._allgather,
@@ -123,10 +118,32 @@ class NcclTransport:
             raise ValueError(f"{where}: {what} is not contiguous (shape {value.shape}). Pass cupy.ascontiguousarray({what}).")
         return value
 
+    def _create_communicator(self, comm: MPI.Comm) -> None:
+        """Create an NCCL communicator and a stream, in blocking calls: safe only where no rank of the group can be elsewhere."""
+        unique_id = np.zeros(_ID_BYTES, np.uint8)
+        if self.rank == 0:
+            unique_id[:] = np.frombuffer(_nccl().get_unique_id(), np.uint8)
+        comm.Bcast(unique_id, root=0)
+        self._nccl = _nccl().NcclCommunicator(len(self.members), unique_id.tobytes(), self.rank)
+        self._stream, self._epoch = self._cupy.cuda.Stream(non_blocking=True), progress_state.epoch
+
+    def _renew_communicator(self, call: Call) -> None:
+        """Before the first collective of a new epoch, replace NCCL's communicator: a transfer may wait on it for a rank that has failed."""
+        if self._epoch != progress_state.epoch:
+            self.host.run(call, self._replace_communicator)
+
+    def _replace_communicator(self, comm: MPI.Comm, _: Call) -> GpuTransfer:
+        with defer_interrupts():
+            self._nccl.abort()
+            self._create_communicator(comm)
+        return GpuTransfer(self._stream.record())
+
     def run(self, call: Call) -> None:
+        self._renew_communicator(call)
         self.host.run(call, self._begin if self._post[call.operation] else POST_FUNCTIONS[calls.BARRIER])
 
     def start(self, call: Call) -> Operation:
+        self._renew_communicator(call)
         begins = self._post[BLOCKING_FORM[call.operation]]
         return self.host.start(call, self._begin if begins else POST_FUNCTIONS[calls.BARRIER])
 
