@@ -85,7 +85,7 @@ def exchange(before: Sequence, after: Sequence, title: str, prediction: tuple[in
     before, after = ([np.ravel(a) for a in arrays] for arrays in (before, after))
     widths = [max(len(a) for a in arrays) for arrays in (before, after)]
     n = len(before)
-    figure, axes = new_figure(1.6 + 0.5 * sum(widths), 0.9 + 0.42 * n, title, 2, width_ratios=[w + 1 for w in widths])
+    figure, axes = new_figure(1.6 + 0.5 * sum(widths), 0.9 + 0.42 * n, title, 2, width_ratios=[w + 1.7 for w in widths])
     right = 0
     for axis, arrays, width, name in zip(axes, (before, after), widths, ("before", "after"), strict=True):
         _bare(axis, width, n, name)
@@ -105,7 +105,9 @@ def exchange(before: Sequence, after: Sequence, title: str, prediction: tuple[in
 
 def _frame(axis, r: int, array: np.ndarray, guess: object) -> int:
     from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
 
+    light = [withStroke(linewidth=4.5, foreground=ON_COLOR[1])]  # red on a rank's orange, or in grey, is hard to see
     try:
         guess = np.ravel(np.asarray(guess, float))
     except (TypeError, ValueError):
@@ -114,8 +116,8 @@ def _frame(axis, r: int, array: np.ndarray, guess: object) -> int:
     for i, value in enumerate(array):
         good = i < len(guess) and guess[i] == value
         right += good
-        frame = Rectangle((i + 0.07, r + 0.07), 0.86, 0.86, fill=False, linewidth=2, edgecolor=ON_COLOR[0] if good else RED)
-        axis.add_patch(frame)
+        style = {"edgecolor": ON_COLOR[0]} if good else {"edgecolor": RED, "path_effects": light}
+        axis.add_patch(Rectangle((i + 0.07, r + 0.07), 0.86, 0.86, fill=False, linewidth=2, **style))
     return right
 
 

@@ -55,13 +55,13 @@ def work_shares(orders: Mapping[str, ChunksByRank], title: str) -> Picture:
         ranks = [f"rank {r}" for r in range(len(held))]
         bars.barh(ranks, shares, color=[color(r) for r in range(len(held))])
         for r, share in enumerate(shares):
-            bars.text(share, r, f" {share:.0f} %", va="center", fontsize=9, color=INK)
+            bars.text(share, r, f" {share:.0f}%", va="center", fontsize=9, color=INK)
         bars.invert_yaxis()
         bars.set(xlim=(0, 1.3 * max(shares)), xticks=[])
         bars.set_xlabel("share of the visible pairs", fontsize=9)
         bars.spines[["top", "right", "bottom"]].set_visible(False)
         what = ", ".join(
-            f"rank {r} has chunks {' and '.join(map(str, mine))} and {s:.0f} %"
+            f"rank {r} has chunks {' and '.join(map(str, mine))} and {s:.0f}%"
             for r, (mine, s) in enumerate(zip(held, shares, strict=True))
         )
         said.append(f"{name}: {what}")

@@ -103,7 +103,8 @@ def test_the_picture_the_widget_and_the_legend_have_the_same_colours():
     used = {part[3] for part in data["lanes"][0]["segments"] if part[2] == "transferring"} | {part[3] for part in data["lanes"][0]["work"]}
     explained = {color: text for color, text, hatched in data["legend"] if not hatched}
     said = [text.get_text() for text in picture.figure.legends[0].get_texts()]
-    assert said == [text for _, text, _ in data["legend"]] == ["computing", "forward", "waiting for others", "transfer, ranks 0, 1"]
+    thin = "transfer, ranks 0, 1 (thin bar: in the background)"
+    assert said == [text for _, text, _ in data["legend"]] == ["computing", "forward", "waiting for others", thin]
     assert used | {data["computing"]} == set(explained) and used <= drawn
     assert not set(lanes.group_colors([trace]).values()) & {lanes.WORK_COLORS["forward"]}
 

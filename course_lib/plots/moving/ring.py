@@ -96,7 +96,8 @@ def ring_attention(traces: Trace | Sequence[Trace], chunks: Sequence[Sequence[in
         for (query, key), when in pairs.items():
             if when <= step:
                 place = (key + 0.5, query + 0.5) if key < query else (key + 0.33, query + 0.68)
-                mask.text(*place, when, ha="center", va="center", fontsize=8, color=INK, in_layout=False)
+                ink = ink_on(color(owners[query])) if (query, key) in now else INK
+                mask.text(*place, when, ha="center", va="center", fontsize=8, color=ink, in_layout=False)
         for query, owner in owners.items():
             mask.text(-0.65, query + 0.5, owner, ha="center", va="center", fontsize=8, color=ink_on(color(owner)), in_layout=False)
         mask.set_title("bar: the queries' rank; numbers: step", fontsize=9, color=INK)

@@ -99,8 +99,11 @@ class Lanes:
                 work = [e for e in r.events if is_work(e)]
                 kinds |= {("work", e.name) for e in work}
                 computed = sum(s.end - s.begin for s in segments if s.state == COMPUTING)
+                alone = (e for e, depth, in_work in operations(r) if not depth and not in_work)
+                kinds |= {("operation", ()) for e in alone if e.end - e.begin >= self.seconds / 400}
                 kinds |= {(COMPUTING, ())} if computed - sum(e.end - e.begin for e in work) > self.seconds / 50 else set()
         found = [(COMPUTING_COLOR, "computing", False)] if (COMPUTING, ()) in kinds else []
+        found += [(OPERATION_COLOR, "one operation", False)] if ("operation", ()) in kinds else []
         found += [(color, name, False) for name, color in WORK_COLORS.items() if ("work", name) in kinds]
         found += [(SPAN_COLOR, "waiting for others", True)] if any(kind == WAITING for kind, _ in kinds) else []
         found += [(SPAN_COLOR, "other transfers", False)] if (TRANSFERRING, ()) in kinds else []
@@ -109,8 +112,11 @@ class Lanes:
             if any(kind != "work" and ranks == other for kind, other in kinds):
                 axes.setdefault(_steps(ranks), []).append(ranks)
         most = max(len(trace.ranks) for trace in self.traces)
-        shown = [(g, self.names.get(g) or group_name(g, most) + " and the like" * bool(some)) for g, *some in axes.values()]
-        return found + [(self.colors[ranks], f"transfer, {name}", False) for ranks, name in shown[:MAX_GROUPS]]
+        shown = []
+        for g, *some in axes.values():
+            thin = " (thin bar: in the background)" * any(("in flight", ranks) in kinds for ranks in (g, *some))
+            shown.append((g, self.names.get(g) or group_name(g, most) + " and the like" * bool(some), thin))
+        return found + [(self.colors[ranks], f"transfer, {name}{thin}", False) for ranks, name, thin in shown[:MAX_GROUPS]]
 
     def _add_bars(self, bars: dict[Style, list], trace: Trace, r: RankTrace, row: int) -> None:
         """Add a rank's boxes by style; all boxes of a style are drawn at once."""

@@ -91,7 +91,7 @@ def _rounded(seconds: float) -> float:
 
 def rows(trace: Trace) -> list[list[str]]:
     """Return the table of a trace, with its heading: for each rank its time by kind, whom it waited for, its bytes, its overlap."""
-    table = [["rank", "computing", "waiting", "transferring", "waited for", "sent", "overlap"]]
+    table = [["rank", "computing", "waiting", "transferring", "waited for", "sent", "overlap, of possible"]]
     for summary in trace.summaries():
         longest = sorted(summary.waited_for.items(), key=lambda item: -item[1])[:2]
         told = [f"rank {rank}: {wording.seconds(_rounded(seconds))}" for rank, seconds in longest if seconds > 0.01 * trace.seconds]

@@ -126,13 +126,14 @@ function render({ model, el }) {
       for (const [begin, end, , color, number] of lane.work) {
         const middle = (begin + end) / 2;
         pen.fillStyle = color;
-        if (box(pen, begin, end, y, BAR) > 6 && !inside.some(([b, e]) => b <= middle && middle <= e)) {
+        const seen = box(pen, begin, end, y, BAR) > 6, half = (t(pen.measureText(number).width + 4) - t(0)) / 2;
+        if (seen && !inside.some(([b, e]) => b < middle + half && middle - half < e)) {
           pen.fillStyle = "#222";
           label(pen, number, begin, end, y + BAR / 2);
         }
       }
-      for (const [begin, end, name, depth] of wide) {
-        pen.fillStyle = depth % 2 ? "#a9a9a9" : "#b9b9b9";
+      for (const [begin, end, name, depth, inWork] of wide) {
+        pen.fillStyle = inWork ? "rgba(255, 255, 255, 0.4)" : depth % 2 ? "#a9a9a9" : "#b9b9b9"; // the work's own colour shines through
         if (box(pen, begin, end, y + 2, BAR - 4) > 24) {
           pen.fillStyle = "#222";
           label(pen, name, begin, end, y + BAR / 2);
