@@ -90,13 +90,13 @@ class Ranks:
     def _come_up(self, client: Client | None = None) -> None:
         self._stopped, self._starting = False, True
         try:
+            if self._panel or on_slides():
+                self.panel().resume()
             self._connection = startup.start_ranks(self.n, client, self.slurm)
         finally:
             self._starting = False
         self.idle_stop_seconds = None
         self.hosts = self._connection.hosts
-        if self._panel or on_slides():
-            self.panel().resume()
         atexit.register(self.stop)
 
     def alive(self) -> bool:
@@ -126,11 +126,12 @@ class Ranks:
         """
         n = self.n if n is None else rank_quota.check_count(n)
         before, self.n = self.n, n if self.slurm is not None else rank_quota.check_quota(n)
-        self._end()
         try:
+            self._starting = True
+            self._end()
             self._come_up()
         except BaseException:
-            self.n = before
+            self.n, self._starting = before, False
             raise
         if rerun:
             again, left_out = cells.select_cells(self._ran)

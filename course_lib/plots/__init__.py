@@ -160,7 +160,7 @@ def groups(grid: Mesh | Mapping[str, Sequence[tuple[int, ...]]], title: str = "T
             style = dict(boxstyle="round,pad=0.3", fill=False, linewidth=1.4, linestyle="--", edgecolor="#777777")
             axes.add_patch(FancyBboxPatch((wide * x, 0), 1, high * (tall - 1) + 1, **style))
             number = x if where == "" else columns.index(tuple(block[:, x].tolist()))
-            name = f"{down} group {number}" if broad <= (1 if on_slides() else 4) and len(blocks) == 1 else f"{down} {number}"
+            name = f"{down} group {number}" if broad <= (1 if on_slides() else 4 if len(blocks) == 1 else 2) else f"{down} {number}"
             axes.text(wide * x + 0.5, high * tall + 0.3, name, ha="center", va="center", fontsize=9, color="#555555")
     said = "; ".join(f"{axis} groups {', '.join(map(str, members))}" for axis, members in named.items())
     return Picture(figure, f"{title}: {said}")
@@ -176,7 +176,7 @@ def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: 
     pieces : sequence of numpy.ndarray
         Array of each rank.
     names : (str, str)
-        Meaning of rows and columns, such as ("samples", "features").
+        Meaning of rows and columns, such as ("samples", "features"); "" for a single column, which has none.
     """
     table = full.reshape(len(full), -1)
     n, columns = len(pieces), min(4, len(pieces))
@@ -196,7 +196,7 @@ def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: 
         axis.set(xticks=[], yticks=[])
         if r % columns == 0:
             axis.set_ylabel(f"{len(table)} {names[0]}", fontsize=8)
-        if r // columns == lines - 1:
+        if r // columns == lines - 1 and (names[1] or table.shape[1] > 1):
             axis.set_xlabel(f"{table.shape[1]} {names[1]}", fontsize=8)
         said.append(f"rank {r} {_lines(names[0], held.any(1))} of {_lines(names[1], held.any(0))}")
     for axis in list(figure.axes)[n:]:

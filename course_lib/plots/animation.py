@@ -35,7 +35,7 @@ class Animation:
         import ipywidgets
 
         play = ipywidgets.Play(min=0, max=self.frames - 1, interval=FRAME_INTERVAL_MS, description="play", show_repeat=False)
-        slider = ipywidgets.IntSlider(min=0, max=self.frames - 1, description="step", continuous_update=False)
+        slider = ipywidgets.IntSlider(min=0, max=self.frames - 1, description="step", continuous_update=False, readout=False)
         image = ipywidgets.HTML(self._image(0))  # ipywidgets.Image has no text for readers who cannot see it
 
         def show(change) -> None:

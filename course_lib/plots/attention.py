@@ -61,8 +61,7 @@ def work_shares(orders: Mapping[str, ChunksByRank], title: str) -> Picture:
         bars.set_xlabel("share of the visible pairs", fontsize=9)
         bars.spines[["top", "right", "bottom"]].set_visible(False)
         what = ", ".join(
-            f"rank {r} has chunks {' and '.join(map(str, mine))} and {s:.0f}%"
-            for r, (mine, s) in enumerate(zip(held, shares, strict=True))
+            f"rank {r} has chunks {' and '.join(map(str, mine))} and {s:.0f}%" for r, (mine, s) in enumerate(zip(held, shares, strict=True))
         )
         said.append(f"{name}: {what}")
     return Picture(figure, f"{title}. {'; '.join(said)}.")

@@ -44,7 +44,7 @@ def routing_preferences(logits: Sequence[np.ndarray], title: str) -> Picture:
     for e in range(experts):
         owner = color(e * n // experts)
         _box(axes, (e + 0.08) * step, 2.9, 0.84 * step, owner, f"expert {e}")
-        axes.text((e + 0.5) * step, 4.25, f"{wanted[e]} tokens", ha="center", va="center", fontsize=9, color=INK)
+        axes.text((e + 0.5) * step, 4.25, f"{wanted[e]} token{'s' * (wanted[e] != 1)}", ha="center", va="center", fontsize=9, color=INK)
     return Picture(figure, f"{title}: experts 0 to {experts - 1} are preferred by {', '.join(map(str, wanted))} tokens.")
 
 
@@ -79,12 +79,12 @@ def expert_loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int
             asked[r], kept[r] = (np.bincount(each, minlength=experts) for each in (expert, expert[place >= 0]))
         got, more = kept.sum(axis=0), (asked - kept).sum(axis=0)
         axes.bar(numbers, got, color=[color(int(e) * n // experts) for e in numbers])
-        axes.bar(numbers, more, bottom=got, facecolor="white", edgecolor=RED, hatch=MISSING, linewidth=0.8)
+        some = more > 0  # a bar of no height would be a red line
+        axes.bar(numbers[some], more[some], bottom=got[some], facecolor="white", edgecolor=RED, hatch=MISSING, linewidth=0.8)
         axes.axhline(n * slots, color=INK, linestyle="--", linewidth=1)
-        axes.text(experts - 0.5, n * slots, f"{n} × {slots} slots", ha="right", va="bottom", fontsize=8, color=INK)
         share = more.sum() / asked.sum()
         axes.set_title(f"{name}: {share:.0%} dropped", fontsize=10, color=INK)
-        axes.set(xticks=numbers, xlabel="expert")
+        axes.set(xticks=numbers, xlabel=f"expert (dashed: {n} × {slots} slots)")
         said.append(f"{name}: {', '.join(f'{g} of {g + m}' for g, m in zip(got, more, strict=True))}, {share:.0%} dropped")
         lost = [np.maximum(asked - np.ceil(tokens * factor / experts), 0).sum() / asked.sum() for factor in factors]
         last.plot(factors, lost, style, color=INK, label=name)

@@ -273,7 +273,7 @@ def backward_ms(bucket):
 
 
 times = {f"{mb} MB" if mb else "no buckets": backward_ms(mb) for mb in bucket_mb}
-plots.bars(times, f"Backward with the exchange; computing alone takes {tensors * tensor_ms:g} ms", "ms")
+plots.bars(times, f"Backward by size of the buckets; computing alone takes {tensors * tensor_ms:g} ms", "ms")
 
 # %% [markdown] tags=["skip"]
 # <details><summary><b>In the wild</b></summary>

@@ -283,6 +283,7 @@ def test_in_a_kernel_the_widget_follows_and_its_thread_ends_with_it(kernel):
     assert kernel.run(THREADS)[0] == "0\n" and "2 ranks: stopped" in kernel.run("print(sent[-1])")[0]
     kernel.run("ranks.restart(n=3); time.sleep(0.6)")
     assert kernel.run(THREADS)[0] == "1\n" and "3 ranks: no cell is running" in kernel.run("print(sent[-1])")[0]
+    assert "3 ranks: new ranks are starting" in kernel.run("print(sent)")[0]
     assert kernel.run("panel.close(); time.sleep(0.6)")[1] is None
     assert kernel.run(THREADS)[0] == "0\n", "closed"
     text, error = kernel.run("ranks.panel()")

@@ -95,9 +95,15 @@ function render({ model, el }) {
     return right - left;
   }
 
-  function label(pen, text, begin, end, y) {
-    const left = Math.max(x(begin), LEFT), right = Math.min(x(end), LEFT + width());
-    if (right - left > pen.measureText(text).width + 4) pen.fillText(text, (left + right) / 2, y);
+  function label(pen, text, begin, end, y, color = pen.fillStyle, ground = "") {
+    const left = Math.max(x(begin), LEFT), right = Math.min(x(end), LEFT + width()), wide = pen.measureText(text).width + 4;
+    if (right - left <= wide) return;
+    if (ground) {
+      pen.fillStyle = ground;
+      pen.fillRect((left + right - wide) / 2, y - 7, wide, 14);
+    }
+    pen.fillStyle = color;
+    pen.fillText(text, (left + right) / 2, y);
   }
 
   function draw() {
@@ -122,12 +128,13 @@ function render({ model, el }) {
       pen.fillStyle = computing;
       for (const [begin, end, state] of lane.segments) if (state === "computing") box(pen, begin, end, y, BAR);
       const wide = lane.operations.filter(([begin, end, , , inWork]) => !inWork || x(end) - x(begin) > 24); // others would hide the work
-      const inside = wide.filter(([, , , , inWork]) => inWork);
+      const inside = wide.filter(([, , , , inWork]) => inWork), calls = lane.segments.filter(([, , state]) => state !== "computing");
       for (const [begin, end, , color, number] of lane.work) {
         const middle = (begin + end) / 2;
         pen.fillStyle = color;
         const seen = box(pen, begin, end, y, BAR) > 6, half = (t(pen.measureText(number).width + 4) - t(0)) / 2;
-        if (seen && !inside.some(([b, e]) => b < middle + half && middle - half < e)) {
+        const hides = ([b, e]) => b < middle + half && middle - half < e;
+        if (seen && !inside.some(hides) && !calls.some(hides)) {
           pen.fillStyle = "#222";
           label(pen, number, begin, end, y + BAR / 2);
         }
@@ -139,14 +146,16 @@ function render({ model, el }) {
           label(pen, name, begin, end, y + BAR / 2);
         }
       }
-      for (const [begin, end, state, color] of lane.segments) {
+      for (const [begin, end, state, color, text] of lane.segments) {
         if (state === "computing") continue;
+        const whom = text.split("\n")[1] || ""; // "for rank 3"
         if (state === "waiting") {
           pen.fillStyle = paper;
           box(pen, begin, end, y, BAR);
           pen.fillStyle = patterns[color] = patterns[color] || hatched(pen, color);
         } else pen.fillStyle = color;
         box(pen, begin, end, y, BAR);
+        if (state === "waiting" && whom) label(pen, whom, begin, end, y + BAR / 2, ink, paper);
       }
       for (const [begin, end, color] of lane.flights) {
         pen.fillStyle = color;
