@@ -29,12 +29,13 @@ def roofline(found: dict, title: str) -> Picture:
     axes.plot(x, np.minimum(peak, bandwidth * x), color="#888888", linewidth=3, label=f"possible: {bandwidth:.0f} GB/s, {peak:.0f} Gflop/s")
     said = []
     for n, intensity, rate in zip(found["tokens"], found["intensity"], found["rate"], strict=True):
-        axes.plot(intensity, rate / 1e9, "o", color=color(0) if n < 16 else color(1), markersize=7)
+        axes.plot(intensity, rate / 1e9, "o", color=KINDS["decode" if n < 16 else "prefill"], markersize=7)
         axes.annotate(str(n), (intensity, rate / 1e9), (0, -14), textcoords="offset points", ha="center", fontsize=9, color=INK)
         said.append(f"{n} tokens: {rate / 1e9:.0f} Gflop/s")
-    axes.plot([], [], "o", color=color(0), label="few tokens at once, as in decode")
-    axes.plot([], [], "o", color=color(1), label="many, as in prefill")
+    axes.plot([], [], "o", color=KINDS["decode"], label="few tokens at once, as in decode")
+    axes.plot([], [], "o", color=KINDS["prefill"], label="many, as in prefill")
     axes.set(xscale="log", yscale="log", xlabel="operations for each byte of weights", ylabel="Gflop/s")
+    axes.set_ylim(bottom=0.7 * min(axes.get_ylim()[0], *(rate / 1e9 for rate in found["rate"])))  # room for the lowest point's number
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
@@ -70,7 +71,7 @@ def serving(runs: Mapping[str, dict], title: str) -> Picture:
         said.append(f"{name}: {run['rate']:.0f} tokens a second, on average {100 * share:.0f}% of the blocks have a text that goes on")
     panels[0, 0].set(ylabel="text", ylim=(count - 0.5, -0.5))
     panels[1, 0].set_ylabel("block")
-    for shade, what in ((color(0), "text that goes on"), (SPAN_COLOR, "text that is done"), (PALE, "free")):
+    for shade, what in ((color(0), "text that goes on (each has its color)"), (SPAN_COLOR, "text that is done"), (PALE, "free")):
         panels[1, -1].bar([0], [0], color=shade, label=what)
     panels[1, -1].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     panels[0, -1].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

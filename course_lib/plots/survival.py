@@ -37,6 +37,7 @@ def membership(turns: Sequence[Sequence[Turn]], title: str) -> Picture:
     top.set_title("in color: its difference counts; hatched: it does not; triangle: starts with a copied state", fontsize=9, color=INK)
     middle.set(ylabel="loss", ylim=(0, None))
     middle.legend(fontsize=8, frameon=False, ncols=4)
+    bottom.set_title("a step lasts until its deadline if a rank is missing, and longer if too few are there", fontsize=9, color=INK)
     bottom.set(xlabel="outer step", ylabel="seconds", xlim=(-0.6, steps - 0.4))
     for axes in (top, middle, bottom):
         axes.spines[["top", "right"]].set_visible(False)

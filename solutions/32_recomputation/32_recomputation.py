@@ -170,7 +170,7 @@ def layer(x):
 x = Tensor(np.ones((64, 256)), requires_grad=True)
 
 # %% Trace a step tags=["slide"]
-# %%px --trace
+# %%px --trace # Two layers with an all-reduce each, both recomputed
 everyone.Barrier()
 with span("forward"):
     loss = checkpoint(layer, checkpoint(layer, x)).sum()

@@ -279,7 +279,7 @@ serving.HandOverCheck("hand_over", ranks).hands_over(2).hands_over(3).passed()
 # `mpiexec -n 2 python -m course_lib.gpt serve --out gpt_run`. The first line that it prints shows a request.
 
 # %% Serve four texts tags=["experiment", "slide"]
-# %%px --trace
+# %%px --trace # Four texts on four ranks
 engine = Engine(model, globals(), everyone, blocks=12, block_size=4, most=3)
 for i, prompt in enumerate([b"def ", b"import numpy", b"if", b"x"]):
     engine.add(Text(i, list(prompt), limit=6))

@@ -114,7 +114,7 @@ def pipeline(traces: Mapping[str, Trace | Sequence[Trace]], title: str) -> Anima
     runs = {name: only(trace, "moving.pipeline") for name, trace in traces.items()}
     plans = {name: schedule(trace) for name, trace in runs.items()}
     n, count = max(map(len, plans.values())), 1 + max(work.step for plan in plans.values() for works in plan for work in works)
-    frames = [Frame(f"step {step}", " ".join(_said(name, plan, step) for name, plan in plans.items())) for step in range(count)]
+    frames = [Frame("", " ".join(_said(name, plan, step) for name, plan in plans.items())) for step in range(count)]
 
     def paint(figure, step: int) -> None:
         for axes, (name, plan) in zip(figure.subplots(len(plans), 1, squeeze=False)[:, 0], plans.items(), strict=True):

@@ -19,7 +19,7 @@ LINE_HEIGHT, LETTER_WIDTH = 1.2, 0.58  # of a line of type, as shares of its siz
 
 
 class Frame(NamedTuple):
-    """A frame: its name, and the sentence that says what happens."""
+    """A frame: its name, which may be empty, and the sentence that says what happens."""
 
     name: str
     text: str
@@ -46,7 +46,9 @@ def animate(
     width, height = size
     type_size = max(TYPE_SIZE, min_font_size(_figure(width, height + 1.2)))
     letters = int(72 * width / (LETTER_WIDTH * max(type_size, 12)))
-    lines = [textwrap.wrap(f"{i + 1} of {len(frames)}, {f.name}: {f.text}", letters, break_on_hyphens=False) for i, f in enumerate(frames)]
+    places = [f"{i + 1} of {len(frames)}" for i in range(len(frames))]
+    heads = [f"{place}, {f.name}" if f.name else place for place, f in zip(places, frames, strict=True)]
+    lines = [textwrap.wrap(f"{head}: {f.text}", letters, break_on_hyphens=False) for head, f in zip(heads, frames, strict=True)]
     most = max(map(len, lines))
 
     def draw(number: int) -> Picture:
@@ -66,7 +68,7 @@ def animate(
     still = _figure(width * columns * scale, 0.4 + rows * (height * scale + 0.3), title, 12)
     panels = still.subfigures(rows, columns, squeeze=False).flat
     for panel, key in zip(panels, keys, strict=False):
-        panel.suptitle(f"{key + 1} of {len(frames)}: {frames[key].name}", fontsize=10, color=INK)
+        panel.suptitle(heads[key], fontsize=10, color=INK)
         paint(panel, key)
     return Animation(draw, len(frames), Picture(still, text))
 
