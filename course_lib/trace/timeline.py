@@ -288,10 +288,10 @@ class Trace:
                 operation = "Send" if "send" in event.kind else event.name
                 nbytes[operation] += event.nbytes
                 sent += traffic.wire_bytes(operation, len(event.ranks), event.nbytes)
-        flights = _union((f.begin, f.end) for f in self.flights[trace.rank])
+        flights = union((f.begin, f.end) for f in self.flights[trace.rank])
         transfers = sum(end - begin for begin, end in flights)
         possible = min(transfers, seconds[COMPUTING])
-        hidden = _common([(s.begin, s.end) for s in self.segments[trace.rank] if s.state == COMPUTING], flights)
+        hidden = common([(s.begin, s.end) for s in self.segments[trace.rank] if s.state == COMPUTING], flights)
         return RankSummary(trace.rank, seconds, dict(waited), dict(nbytes), sent, hidden / possible if possible > 0 else None)
 
 
@@ -361,7 +361,7 @@ def _other_sides(ranks: Iterable[RankTrace]) -> dict[tuple, Event]:
     return found
 
 
-def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the union of intervals as intervals that do not overlap, in order."""
     found: list[list[float]] = []
     for begin, end in sorted(spans):
@@ -372,7 +372,7 @@ def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(begin, end) for begin, end in found]
 
 
-def _common(these: Sequence[tuple[float, float]], those: Sequence[tuple[float, float]]) -> float:
+def common(these: Sequence[tuple[float, float]], those: Sequence[tuple[float, float]]) -> float:
     """Return the seconds that two lists of intervals have in common; those of a list are in order and do not overlap."""
     total, i, j = 0.0, 0, 0
     while i < len(these) and j < len(those):

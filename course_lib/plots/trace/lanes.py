@@ -15,7 +15,7 @@ from typing import NamedTuple
 from course_lib.plots.figures import COLORS, INK, MISSING, SPAN_COLOR, WORK_COLORS, ink_on
 from course_lib.plots.figures import COMPUTING as COMPUTING_COLOR
 from course_lib.trace.recorder import Event
-from course_lib.trace.timeline import COMPUTING, TRANSFERRING, WAITING, Flight, RankTrace, Segment, Trace
+from course_lib.trace.timeline import COMPUTING, TRANSFERRING, WAITING, Flight, RankTrace, Segment, Trace, common, union
 from course_lib.utils import wording
 
 OPERATION_COLOR = "#B0B0B0"
@@ -98,10 +98,11 @@ class Lanes:
                 kinds |= {("in flight", f.event.ranks) for f in trace.flights[r.rank]}
                 work = [e for e in r.events if is_work(e)]
                 kinds |= {("work", e.name) for e in work}
-                computed = sum(s.end - s.begin for s in segments if s.state == COMPUTING)
+                computed = [(s.begin, s.end) for s in segments if s.state == COMPUTING]
+                other = sum(end - begin for begin, end in computed) - common(computed, union((e.begin, e.end) for e in work))
+                kinds |= {(COMPUTING, ())} if other > self.seconds / 50 else set()
                 alone = (e for e, depth, in_work in operations(r) if not depth and not in_work)
                 kinds |= {("operation", ()) for e in alone if e.end - e.begin >= self.seconds / 400}
-                kinds |= {(COMPUTING, ())} if computed - sum(e.end - e.begin for e in work) > self.seconds / 50 else set()
         found = [(COMPUTING_COLOR, "computing", False)] if (COMPUTING, ()) in kinds else []
         found += [(OPERATION_COLOR, "one operation", False)] if ("operation", ()) in kinds else []
         found += [(color, name, False) for name, color in WORK_COLORS.items() if ("work", name) in kinds]
