@@ -125,23 +125,7 @@ class SurvivalCheck(GroupCheck):
             In seconds, with real silences.
         """
         self.case, isolated = case, self.ranks.isolated
-        inputs, hidden, classes = self.sizes(3, 3, 7)
-        shapes = (inputs, hidden), (hidden,), (hidden, classes), (classes,)
-        count = self.sizes(1, 50, 70)[0]
-        self._settings = dict(
-            weights=[self.random.standard_normal(shape) for shape in shapes],
-            x=self.random.standard_normal((count, inputs)),
-            y=self.random.integers(classes, size=count),
-            every=2,
-            batch=3,
-        )
-        self._seeds = [int(seed) for seed in self.random.integers(1 << 62, size=4)]  # no rank knows another one's
-        for r, plan in silent.items():
-            for length, after, turn in plan:
-                if isolated:
-                    isolated.broker.coordinator.network.plan_silence(r, length, after, turn)
-                else:
-                    self.ranks.silence(r, length, 2 + turn + 12 * (turn - 1) + after)
+        self._draw(silent)
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
         times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=0.2, patience=patience, linger=0.7)
@@ -169,6 +153,27 @@ class SurvivalCheck(GroupCheck):
             if isolated and r not in silent and not cut and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
                 self._in_all(r, found[r])
         return self
+
+    def _draw(self, silent: Silences) -> None:
+        """Draw a model and samples, and plan the silences."""
+        isolated = self.ranks.isolated
+        inputs, hidden, classes = self.sizes(3, 3, 7)
+        shapes = (inputs, hidden), (hidden,), (hidden, classes), (classes,)
+        count = self.sizes(1, 50, 70)[0]
+        self._settings = dict(
+            weights=[self.random.standard_normal(shape) for shape in shapes],
+            x=self.random.standard_normal((count, inputs)),
+            y=self.random.integers(classes, size=count),
+            every=2,
+            batch=3,
+        )
+        self._seeds = [int(seed) for seed in self.random.integers(1 << 62, size=4)]  # no rank knows another one's
+        for r, plan in silent.items():
+            for length, after, turn in plan:
+                if isolated:
+                    isolated.broker.coordinator.network.plan_silence(r, length, after, turn)
+                else:
+                    self.ranks.silence(r, length, 2 + turn + 12 * (turn - 1) + after)
 
     def _goes_on(self, silent: int, found: list) -> None:
         """Check that the others complete steps without a silent rank, by who counted."""
