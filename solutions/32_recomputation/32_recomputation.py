@@ -269,9 +269,9 @@ budget = int(share * peak_memory(costs, []))
 chosen = segments(costs, budget)
 ways = {"nothing": [], "each layer": each, "chosen": chosen}
 steps, times = {}, {}
-for name, some in ways.items() if rank == 0 else ():  # the others rest
+for name, some in 3 * [*ways.items()] if rank == 0 else ():  # in turn: a busy moment hits all
     steps[name] = step_memory(net, some, checkpoint, tokens)
-    times[name] = 1000 * steps[name]["took"]
+    times[name] = min(times.get(name, np.inf), 1000 * steps[name]["took"])
 
 # %% Draw memory over time tags=["folded", "slide"]
 print("ranges that segments has chosen:", ranks.pull("chosen")[0])
