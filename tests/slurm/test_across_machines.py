@@ -181,7 +181,7 @@ def test_a_program_ends_without_a_complaint_of_mpi(no_job, slurm, tmp_path):
 def test_a_trace_of_two_machines_is_on_one_clock(ranks):
     """The machines of the tests share a clock, so what is found to be the difference is the error."""
     with ranks.trace(show=False) as traces:
-        assert errors(ranks.run("import time\ntime.sleep(0.1 if rank == 6 else 0)\ncomm.Barrier()")) == [None] * 8
+        assert errors(ranks.run("import time\ntime.sleep(1.0 if rank == 6 else 0)\ncomm.Barrier()")) == [None] * 8
     (found,) = traces
     assert found.straggler()[0] == 6 and [r.host for r in found.ranks] == ["n1"] * 4 + ["n2"] * 4
     ends = [segment.end for r in found.ranks for segment in found.segments[r.rank] if segment.event]

@@ -71,14 +71,14 @@ class SurvivalCheck(GroupCheck):
         for r in ALL:
             for after in self._places(r):
                 self._run(f"rank {r} silent, after {after} messages", {r: [(3.7, after, 2)]}, steps=7, home=set(ALL), copies={r})
-            other = (r + 1 + int(self.random.integers(3))) % 4
             self._run(f"rank {r} silent twice", {r: [(3.7, 1, 2), (4.3, 0, 4)]}, steps=12, home=set(ALL))
             plan = {r: [(3.7, 0, 2), (4.3, r, 4)]}
             self._run(f"rank {r} silent again right after it has joined", plan, steps=11, home=set(ALL))
             late = [{r}, set(ALL) - {r}], 4.2, 3.7
             self._run(f"rank {r} back, and its answers half a deadline late", {r: [(3.7, 1, 2)]}, steps=8, home=set(ALL), cut=late)
-            plan = {r: [(3.7, 1, 2)], other: [(6.3, (0, 13, 2, 1)[r], 5)]}
-            self._run(f"rank {other} silent when rank {r} comes back", plan, steps=9, home=set(ALL))
+            for other in set(ALL) - {r}:  # each: it may be the one that is asked for its state
+                plan = {r: [(3.7, 1, 2)], other: [(6.3, (0, 13, 2, 1)[r], 5)]}
+                self._run(f"rank {other} silent when rank {r} comes back", plan, steps=9, home=set(ALL))
         for pair in ((0, 1), (2, 0), (3, 2), (1, 3)):
             plan = {pair[0]: [(5.5, 2, 2)], pair[1]: [(7.5, 1, 3)]}
             self._run(f"ranks {pair} silent, one after the other", plan, steps=8, home=set(ALL))
