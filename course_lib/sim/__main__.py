@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 from dataclasses import replace
@@ -15,9 +16,10 @@ from course_lib.sim.llm.hardware.presets import NETWORK_EFFICIENCIES
 from course_lib.sim.llm.hardware.software import MEGATRON_2022, SOFTWARE_PRESETS
 from course_lib.sim.llm.measured import activations, comparison, fit, rows
 from course_lib.sim.llm.measured.figure import errors_picture
-from course_lib.sim.llm.transformer import MODEL_PRESETS
-from course_lib.sim.plan import reasons, report, search, toml_config
+from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
+from course_lib.sim.plan import explorer, reasons, report, search, table, toml_config
 from course_lib.sim.plan.space import all_configurations
+from course_lib.utils import progress
 
 TOML_FORMAT_HELP = """Format of a file (sizes as counts, rates in bytes per second, memory in bytes; every key has a default):
 
@@ -37,6 +39,10 @@ TOML_FORMAT_HELP = """Format of a file (sizes as counts, rates in bytes per seco
 """
 
 
+PAGE = Path("plan", "page.html")
+COUNT = 5
+
+
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m course_lib.sim", description="Training steps of language models, simulated.")
@@ -51,10 +57,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     plan.add_argument("--software", help=f"one of {', '.join(SOFTWARE_PRESETS)} ({MEGATRON_2022.name})")
     plan.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0], help="of matrix products (bf16)")
     plan.add_argument("--file", type=Path, help="a TOML file, which overrides the three options above; see below")
-    plan.add_argument("--count", type=int, default=5, help="number of configurations (5)")
+    plan.add_argument("--count", type=int, help="number of configurations (5)")
     plan.add_argument("--tokens", type=float, help="tokens of the whole run, to compute its duration")
     plan.add_argument("--price", type=float, help="price of a GPU-hour, to compute the cost of those tokens")
-    plan.add_argument("--out", type=Path, default=Path("plan"), help="folder for the report and the trace (plan)")
+    plan.add_argument("--out", type=Path, help="folder for the report and the trace (plan)")
+    page = "instead, write a page with sliders for batch, length and grid, to open in a browser (plan/page.html); takes a minute or two"
+    plan.add_argument("--page", type=Path, nargs="?", const=PAGE, metavar="FILE", help=page)
     validate = commands.add_parser("validate", help="compare simulated steps with published measurements")
     validate.add_argument("--out", type=Path, help="a PNG file for a figure of the errors")
     return parser.parse_args(argv)
@@ -73,6 +81,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _plan(a: argparse.Namespace) -> int:
+    for name in ("count", "tokens", "price"):
+        value = getattr(a, name)
+        if value is not None and not 0 < value < math.inf:
+            raise PlanError(f"--{name} must be more than 0; got {value}.")
+        if value is not None and a.page:
+            raise PlanError(f"--{name} is for the report, which --page replaces: leave out one of the two.")
+    if a.page and a.out:
+        raise PlanError("--out is a folder for the report, which --page replaces: give the page's file, --page FILE.")
+    if a.price and not a.tokens:
+        raise PlanError("--price computes the cost of a whole run: give its length with --tokens.")
+    model, place = _described(a)
+    return _page(a, model, place) if a.page else _report(a, model, place)
+
+
+def _described(a: argparse.Namespace) -> tuple[Transformer, Cluster]:
     model = toml_config.model_named(a.model) if a.model else None
     device = toml_config.device_named(a.device) if a.device else None
     place = Cluster(device or toml_config.device_named("h100"), a.gpus) if a.gpus is not None else None
@@ -86,14 +109,32 @@ def _plan(a: argparse.Namespace) -> int:
         place = replace(place, network=toml_config.network_named(a.network, place.device))
     if a.node is not None:
         place = replace(place, node=a.node)
-    for name in ("count", "tokens", "price"):
-        value = getattr(a, name)
-        if value is not None and not 0 < value < math.inf:
-            raise PlanError(f"--{name} must be more than 0; got {value}.")
-    if a.price and not a.tokens:
-        raise PlanError("--price computes the cost of a whole run: give its length with --tokens.")
+    return model, place
+
+
+def _page(a: argparse.Namespace, model: Transformer, place: Cluster) -> int:
+    if a.page == PAGE:
+        PAGE.parent.mkdir(exist_ok=True)
+    if not a.page.parent.is_dir() or a.page.is_dir():  # before the search
+        wrong = f"{a.page} is a folder" if a.page.is_dir() else f"there is no folder {a.page.parent}"
+        raise PlanError(f"--page must name a file in a folder that exists, such as page.html; {wrong}.")
+    with contextlib.ExitStack() as stack:
+        bars = []
+
+        def searched(done: int, of: int) -> None:
+            if not done:
+                bars.append(stack.enter_context(progress.bar(of, "Simulating", "batch and length")))
+            bars[0].update(int(done > 0))
+
+        found = table.build(model, place, precision=a.precision, searched=searched)
+    a.page.write_text(explorer.Explorer(found).page(), encoding="utf-8")
+    print(f"The page is {a.page}: {len(found.entries):,} simulated steps; open it in a browser.")
+    return 0
+
+
+def _report(a: argparse.Namespace, model: Transformer, place: Cluster) -> int:
     fitting = search.candidates(model, place, all_configurations(model, place, precision=a.precision))
-    steps = search.simulated(model, place, fitting, a.count, max_events=search.MAX_EVENTS)
+    steps = search.simulated(model, place, fitting, a.count or COUNT, max_events=search.MAX_EVENTS)
     print(f"{model.name} on {place.gpus} × {place.device.name}, {model.batch} texts of {model.sequence} tokens per step:\n")
     print(report.table(steps))
     if a.tokens:
@@ -103,12 +144,13 @@ def _plan(a: argparse.Namespace) -> int:
     print(
         "\n".join(["", "Why the first:", *(f"  {line}" for line in why), "", "What would change it:", *(f"  {line}" for line in otherwise)])
     )
-    a.out.mkdir(parents=True, exist_ok=True)
-    (a.out / "report.html").write_text(
+    out = a.out or Path("plan")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.html").write_text(
         report.render_html(model, place, steps, a.price, a.tokens, (why, otherwise), fitting), encoding="utf-8"
     )
-    report.write_trace(simulate(model, place, steps[0].configuration), a.out / "trace.json")
-    print(f"\nThe report is {a.out / 'report.html'}; open {a.out / 'trace.json'} in ui.perfetto.dev.")
+    report.write_trace(simulate(model, place, steps[0].configuration), out / "trace.json")
+    print(f"\nThe report is {out / 'report.html'}; open {out / 'trace.json'} in ui.perfetto.dev.")
     return 0
 
 

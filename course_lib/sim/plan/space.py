@@ -47,19 +47,39 @@ def all_configurations(
     """
     found, least = False, (math.inf, {})
     for grid in grids(model, cluster):
-        stage_devices = grid["tensor"] * grid["context"] * grid["data"]
-        for experts in _expert_axes(model, grid["tensor"], stage_devices):
-            for zero in (1, 2, 3) if grid["context"] * grid["data"] > 1 else (0,):
-                axes = dict(**grid, **experts, zero=zero, sequence_parallel=grid["tensor"] > 1, precision=precision)
-                held = least_state(model, Configuration(**axes))
-                if held > cluster.device.memory:
-                    least = min(least, (held, axes), key=lambda one: one[0])
-                    continue
-                for c in _details(model, cluster, axes, micro_batches):
-                    found = True
-                    yield c
+        for axes in _axes(model, grid, precision):
+            held = least_state(model, Configuration(**axes))
+            if held > cluster.device.memory:
+                least = min(least, (held, axes), key=lambda one: one[0])
+                continue
+            for c in _details(model, cluster, axes, micro_batches):
+                found = True
+                yield c
     if not found and least[1]:
         yield from _details(model, cluster, least[1], micro_batches)
+
+
+def configurations_of_grid(model: Transformer, cluster: Cluster, grid: dict[str, int], precision: str = "bf16") -> Iterator[Configuration]:
+    """Yield the consistent configurations of all axes on one grid, whatever memory they take.
+
+    Parameters
+    ----------
+    model : Transformer
+    cluster : Cluster
+    grid : dict of str to int
+        Sizes of the tensor, context, pipeline and data axes.
+    precision : str
+        Of matrix products.
+    """
+    for axes in _axes(model, grid, precision):
+        yield from _details(model, cluster, axes, MICRO_BATCHES)
+
+
+def _axes(model: Transformer, grid: dict[str, int], precision: str) -> Iterator[dict]:
+    """Expert axes and ZeRO stages of one grid."""
+    for experts in _expert_axes(model, grid["tensor"], grid["tensor"] * grid["context"] * grid["data"]):
+        for zero in (1, 2, 3) if grid["context"] * grid["data"] > 1 else (0,):
+            yield dict(**grid, **experts, zero=zero, sequence_parallel=grid["tensor"] > 1, precision=precision)
 
 
 def grids(model: Transformer, cluster: Cluster) -> Iterator[dict[str, int]]:
