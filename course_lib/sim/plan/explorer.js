@@ -6,7 +6,7 @@ const STYLE = `
 .course-plan .title { font-weight: 600; }
 .course-plan fieldset { border: 0; border-top: 1px solid var(--line); margin: 0 0 0.6em; padding: 0.3em 0 0; min-width: 0; }
 .course-plan legend { padding: 0 0.6em 0 0; font-weight: 600; }
-.course-plan .slider { display: grid; grid-template-columns: 7.5em 1fr 8.5em; gap: 0.6em; align-items: center; }
+.course-plan .slider { display: grid; grid-template-columns: 4.8em 1fr 10em; gap: 0.6em; align-items: center; }
 .course-plan input[type=range] { width: 100%; min-width: 0; margin: 0.3em 0; accent-color: #0072b2; }
 .course-plan output { font-variant-numeric: tabular-nums; }
 .course-plan .choice { display: flex; gap: 0.4em; align-items: baseline; padding: 0.1em 0; }
@@ -125,12 +125,13 @@ function render({ model, el }) {
   const nearest = make("button", "", left, "Best for this batch and length"), fastest = make("button", "", left, "Most tokens a day");
   const verdict = make("p", "verdict", right), found = make("div", "", right), tiles = make("dl", "tiles", found);
   verdict.setAttribute("role", "status");
-  const tile = ["a step", "MFU", "memory of the fullest device", "tokens a day", "bubble: waiting for other stages"].map((name) => {
+  const tile = ["a step", "MFU", "bubble", "on the fullest device", "tokens a day"].map((name) => {
     const one = make("div", "", tiles);
     make("dt", "", one, name);
     return make("dd", "", one);
   });
-  const times = breakdown(found, "Time of a step", data.parts), held = breakdown(found, "Memory of the fullest device", data.kinds);
+  const times = breakdown(found, "Time of a step, the mean over its devices (the bubble is hatched)", data.parts);
+  const held = breakdown(found, `Memory of the fullest device (dashed line: the ${data.memory} GiB that it has)`, data.kinds);
   const limit = make("span", "limit", held.bar), configuration = make("code", "", make("p", "", found, "Configuration: "));
 
   function moved(name, value) {
@@ -176,7 +177,7 @@ function render({ model, el }) {
     const [fits, step, utilisation, memory, tokens, chosen, limits, kinds, parts] = entry, dark = isDark(getComputedStyle(root).color);
     verdict.textContent = `${fits ? "✓" : "✗"} ${texts[limits]}`;
     const all = parts.reduce((a, b) => a + b, 0), waiting = parts[Object.keys(data.parts).indexOf(data.waiting)];
-    [step, utilisation, `${memory} of ${data.memory}`, tokens, percent(waiting / all)].forEach((text, i) => (tile[i].textContent = text));
+    [step, utilisation, percent(waiting / all), `${memory} of ${data.memory} GiB`, tokens].forEach((text, i) => (tile[i].textContent = text));
     configuration.textContent = texts[chosen];
     fill(times, data.parts, parts, all, time, dark);
     const whole = Math.max(data.memory, kinds.reduce((a, b) => a + b, 0)) * 1.02;

@@ -22,11 +22,11 @@ PART_STYLES = {
     table.WAITING: (SPAN_COLOR, MISSING),
     table.REPLICAS: (COLORS[7], ""),
     table.OPTIMIZER: (WORK_COLORS["update"], ""),
-    table.OUTSIDE: (SPAN_COLOR, ""),
+    table.OUTSIDE: (SPAN_COLOR, "xx"),
 }
 SLIDERS = {  # what each is called, and the unit of its sizes
     "batch": ("batch", "texts per step"),
-    "sequence": ("length of a text", "tokens"),
+    "sequence": ("length", "tokens per text"),
     "tensor": ("tensor", "devices"),
     "context": ("context", "devices"),
     "pipeline": ("pipeline", "devices"),
