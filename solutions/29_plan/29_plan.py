@@ -264,7 +264,7 @@ print(report.whole_run(winner, tokens, price))
 
 # %% Move the sliders tags=["folded", "slide-50"]
 batches, lengths = (32, 64, 128), (1024, 2048, 4096)  # texts per step, tokens per text
-Explorer(table.build(small, Cluster(A100_DEVICE, gpus), batches, lengths))
+Explorer(table.build(small, Cluster(A100_DEVICE, 16), batches, lengths))
 
 # %% [markdown] tags=["slide"]
 # ## From a shell

@@ -6,7 +6,7 @@ const STYLE = `
 .course-plan .title { font-weight: 600; }
 .course-plan fieldset { border: 0; border-top: 1px solid var(--line); margin: 0 0 0.6em; padding: 0.3em 0 0; min-width: 0; }
 .course-plan legend { padding: 0 0.6em 0 0; font-weight: 600; }
-.course-plan .slider { display: grid; grid-template-columns: 4.8em 1fr 10em; gap: 0.6em; align-items: center; }
+.course-plan .slider { display: grid; grid-template-columns: 4.6em 1fr 11.5em; gap: 0.6em; align-items: center; }
 .course-plan input[type=range] { width: 100%; min-width: 0; margin: 0.3em 0; accent-color: #0072b2; }
 .course-plan output { font-variant-numeric: tabular-nums; }
 .course-plan .choice { display: flex; gap: 0.4em; align-items: baseline; padding: 0.1em 0; }
@@ -18,9 +18,9 @@ const STYLE = `
 .course-plan .verdict { margin: 0 0 0.6em; padding: 0.4em 0.7em; border-left: 0.35em solid #0072b2; min-height: 4.4em; box-sizing: border-box; }
 .course-plan .verdict.not { border-left-color: #d55e00; border-left-style: double; }
 .course-plan .tiles { display: flex; flex-wrap: wrap; gap: 0.2em 1.6em; margin: 0 0 0.4em; }
-.course-plan .tiles div { display: flex; flex-direction: column-reverse; }
-.course-plan .tiles dt { font-size: 0.85em; opacity: 0.85; }
-.course-plan .tiles dd { margin: 0; font-size: 1.25em; font-weight: 600; font-variant-numeric: tabular-nums; }
+.course-plan .tiles > span { display: flex; flex-direction: column-reverse; }
+.course-plan .tiles > span > span { font-size: 0.85em; opacity: 0.85; }
+.course-plan .tiles b { font-size: 1.25em; font-weight: 600; font-variant-numeric: tabular-nums; }
 .course-plan .bar { position: relative; display: flex; height: 1.6em; margin: 0.2em 0 0.3em; border: 1px solid var(--line); box-sizing: border-box; }
 .course-plan .bar > span { box-sizing: border-box; flex: none; }
 .course-plan .limit { position: absolute; top: -0.35em; bottom: -0.35em; border-left: 2px dashed currentColor; }
@@ -123,12 +123,12 @@ function render({ model, el }) {
     make("span", "", line, text);
   }
   const nearest = make("button", "", left, "Best for this batch and length"), fastest = make("button", "", left, "Most tokens a day");
-  const verdict = make("p", "verdict", right), found = make("div", "", right), tiles = make("dl", "tiles", found);
+  const verdict = make("p", "verdict", right), found = make("div", "", right), tiles = make("div", "tiles", found);
   verdict.setAttribute("role", "status");
   const tile = ["a step", "MFU", "bubble", "on the fullest device", "tokens a day"].map((name) => {
-    const one = make("div", "", tiles);
-    make("dt", "", one, name);
-    return make("dd", "", one);
+    const one = make("span", "", tiles);
+    make("span", "", one, name);
+    return make("b", "", one);
   });
   const times = breakdown(found, "Time of a step, the mean over its devices (the bubble is hatched)", data.parts);
   const held = breakdown(found, `Memory of the fullest device (dashed line: the ${data.memory} GiB that it has)`, data.kinds);
@@ -170,8 +170,8 @@ function render({ model, el }) {
     found.hidden = !entry;
     verdict.classList.toggle("not", !entry || !entry[0]);
     if (!entry) {
-      const why = data.impossible[data.grid.map((name) => choice[name]).join(",")] ?? data.impossible[key];
-      verdict.textContent = `✗ Not possible: ${texts[why]}`;
+      const why = [data.grid.map((name) => choice[name]).join(","), key, `${key},${choice.rest}`].find((one) => one in data.impossible);
+      verdict.textContent = `✗ ${texts[data.impossible[why]]}`;
       return;
     }
     const [fits, step, utilisation, memory, tokens, chosen, limits, kinds, parts] = entry, dark = isDark(getComputedStyle(root).color);

@@ -18,6 +18,7 @@ from course_lib.sim.llm.transformer import Transformer
 from course_lib.sim.plan import report, search
 from course_lib.sim.plan.search import Candidate
 from course_lib.sim.plan.space import MIN_POSITIONS, configurations_of_grid, divisors
+from course_lib.utils import wording
 
 COMPUTING, WITHIN_LAYERS, MESSAGES, WAITING, REPLICAS, OPTIMIZER, OUTSIDE = PARTS = (
     "computing",
@@ -35,6 +36,7 @@ CHOSEN, PLAIN = "chosen", "plain"  # the rest: as the search chooses it, or noth
 QUARTERS = (((2, 4, 8), (2, 4, 8, 16)), ((2, 4, 8), (2, 4, 8)), ((2, 4), (4, 8)))
 MAX_EVENTS = 3_000_000  # forwards and backwards of the whole table, roughly: about a minute, for all but the last ones
 COUNT, MAX_SIMULATED = 5, 12  # fastest configurations of a batch and length: kept, and simulated, whatever their grids
+SLOW, MAX_EVENTS_IF_SLOW = 1.5, 50_000  # relative to the best step, by closed forms; what is slower and has more events is not simulated
 TRIES = 5  # configurations simulated for a grid, until one fits
 
 Key = tuple  # a size for each of AXES; the last one is CHOSEN or PLAIN
@@ -87,7 +89,7 @@ class Table:
     entries : dict of tuple to Entry
         By the sizes along the axes.
     impossible : dict of tuple to str
-        Why there is no entry, by the sizes along the axes but the last; by those of `GRID` where the others do not matter.
+        Why there is no entry, by the sizes along the axes; by those of `GRID`, or of all but the last, where the others do not matter.
     """
 
     model: Transformer
@@ -106,7 +108,7 @@ class Table:
 
     def reason(self, key: Key) -> str:
         """Say why there is no entry."""
-        return self.impossible.get(key[2:6]) or self.impossible[key[:-1]]
+        return self.impossible.get(key[2:6]) or self.impossible.get(key[:-1]) or self.impossible[key]
 
     def limits(self, key: Key, best: Key | None) -> str:
         """Say what limits an entry: memory, or what takes time besides computing, also compared with the best of its batch and length."""
@@ -203,7 +205,7 @@ def build(
     table = Table(model, cluster, axes, {}, {})
     for sizes in product(*(axes[name] for name in GRID)):
         if math.prod(sizes) != cluster.gpus:
-            table.impossible[sizes] = problems(model, cluster, Configuration(**dict(zip(GRID, sizes, strict=True))))[0]
+            table.impossible[sizes] = _why_not(model, cluster, Configuration(**dict(zip(GRID, sizes, strict=True))))
     pairs = [*product(axes["batch"], axes["sequence"])]
     searched = searched or (lambda done, of: None)
     searched(0, len(pairs))
@@ -256,14 +258,19 @@ def _search(table: Table, model: Transformer, precision: str) -> None:
         for step in reversed(_simulated(model, table.cluster, fitting)):
             best[_grid(step.configuration)] = step
     for grid, some in by_grid.items():
-        key, plain = (model.batch, model.sequence, *grid), _plain(model, grid, precision)
+        key, plain, found = (model.batch, model.sequence, *grid), _plain(model, grid, precision), {}
         if not some:
-            table.impossible[key] = problems(model, table.cluster, plain)[0]
+            table.impossible[key] = _why_not(model, table.cluster, plain)
             continue
-        simple = simulate(model, table.cluster, plain)
-        step = _step(model, table.cluster, some, allowed, best.get(grid))
-        table.entries[*key, CHOSEN] = Entry.of(simple if simple.fits and simple.seconds < step.seconds else step)
-        table.entries[*key, PLAIN] = Entry.of(simple)
+        tried = _tries(some, allowed, best.get(grid))
+        for rest, c in ((PLAIN, plain), (CHOSEN, tried[0])):
+            if fitting and (why := _too_slow(model, table.cluster, c, fitting[0][0])):
+                table.impossible[*key, rest] = why
+            else:
+                found[rest] = _first_that_fits(model, table.cluster, tried if rest == CHOSEN else [plain], best.get(grid))
+        if len(found) == 2 and found[PLAIN].fits and found[PLAIN].seconds < found[CHOSEN].seconds:
+            found[CHOSEN] = found[PLAIN]
+        table.entries.update({(*key, rest): Entry.of(step) for rest, step in found.items()})
 
 
 def _simulated(model: Transformer, cluster: Cluster, fitting: list[Candidate]) -> list[Step]:
@@ -277,13 +284,36 @@ def _grid(c: Configuration) -> Key:
     return c.tensor, c.context, c.pipeline, c.data, c.expert
 
 
-def _step(model: Transformer, cluster: Cluster, some: list[Candidate], allowed: float, known: Step | None) -> Step:
-    """Simulate the configurations of a grid, the fastest first, until one fits; if none does, the one that takes the least memory."""
-    for *_, c in sorted((one for one in some if one[1] <= allowed), key=lambda one: one[0])[:TRIES]:
+def _tries(some: list[Candidate], allowed: float, known: Step | None) -> list[Configuration]:
+    """Configurations of a grid to simulate until one fits: the fastest first, then the one that takes the least memory."""
+    fitting = sorted((one for one in some if one[1] <= allowed), key=lambda one: one[0])[:TRIES]
+    least = [known.configuration] if known else [min(some, key=lambda one: one[1])[2]]
+    return [c for *_, c in fitting] + least
+
+
+def _first_that_fits(model: Transformer, cluster: Cluster, tried: list[Configuration], known: Step | None) -> Step:
+    """Simulate configurations until one fits, or the last one."""
+    for c in tried:
         step = simulate(model, cluster, c)
         if step.fits:
-            return step if known is None or step.seconds <= known.seconds else simulate(model, cluster, known.configuration)
-    return simulate(model, cluster, known.configuration if known else min(some, key=lambda one: one[1])[2])
+            break
+    slower = known and len(tried) > 1 and known.seconds < step.seconds
+    return simulate(model, cluster, known.configuration) if slower else step
+
+
+def _too_slow(model: Transformer, cluster: Cluster, c: Configuration, best: float) -> str:
+    """Say why a configuration is not simulated; empty if it is."""
+    events, (seconds, _) = 2 * c.pipeline * c.interleave * c.micro_batches(model), estimate(model, cluster, c, True)
+    if events <= MAX_EVENTS_IF_SLOW or seconds <= SLOW * best:
+        return ""
+    about = (
+        f"about {wording.seconds(float(f'{seconds:.2g}'))} by closed forms, {seconds / best:.1f} times the best for this batch and length"
+    )
+    return f"Not simulated: {events:,} forwards and backwards, and a step of {about}."
+
+
+def _why_not(model: Transformer, cluster: Cluster, c: Configuration) -> str:
+    return f"Not possible: {problems(model, cluster, c)[0]}"
 
 
 def _plain(model: Transformer, grid: Key, precision: str) -> Configuration:
