@@ -158,7 +158,7 @@ class Check:
             relation = "" if known else _describe_relation(got, want, tolerance)
             if relation.startswith("; each is"):  # all values are present and in place, so a cause about order does not fit
                 factor = "a sum instead of a mean or vice versa, a division by the wrong number, or dividing twice"
-                cause = "a wrong sign" if "-" in relation else factor
+                cause = "a wrong sign" if relation.startswith("; each is -") else factor
             if "another order" in relation and want.ndim > 1:
                 cause = "a missing or extra transpose, or parts concatenated along the wrong axis" + (f"; or {cause}" if cause else "")
             what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"

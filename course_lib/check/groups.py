@@ -41,7 +41,8 @@ class GroupCheck(Check):
             short = getattr(error, "short", "").strip()  # of a RanksError
             for name, (problem, cause) in (explain or {}).items():
                 if name in short:
-                    self.fail(f"{problem} ({short})", cause)
+                    # A number is that of a closed gate, which says nothing to a student.
+                    self.fail(problem if name.replace(",", "").isdigit() else f"{problem} ({short})", cause)
             if self.case:
                 error.add_note(f"This was the case: {self.case}.")
             raise

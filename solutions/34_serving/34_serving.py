@@ -175,7 +175,7 @@ def next_token(logits, comm):
 
 
 # %% Check next_token tags=["given"]
-serving.ForwardCheck("next_token", ranks).next_token(4).next_token(1).passed()
+serving.ForwardCheck("next_token", ranks).next_token(4).next_token(4, np.float64).next_token(1).passed()
 
 # %% [markdown] tags=["slide"]
 # ## Your turn: continuous batching
@@ -230,7 +230,7 @@ class Scheduler:
 
 
 # %% Check the Scheduler tags=["given"]
-serving.SchedulerCheck("Scheduler", ranks).refuses().batches().alike().fast().passed()
+serving.SchedulerCheck("Scheduler", ranks).refuses().alike().batches(fast=True).passed()
 
 # %% Simulate both tags=["folded", "skip"]
 # %%px

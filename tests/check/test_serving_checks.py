@@ -5,7 +5,12 @@ import pytest
 
 from course_lib.check import CheckFailed
 from course_lib.check.serving import CacheCheck, SchedulerCheck
-from course_lib.check.serving.scheduler import Arrival, Workload, _Follow
+from course_lib.check.serving.forward import RTOL
+from course_lib.check.serving.reference import full_forward, random_weights, rank_logits
+from course_lib.check.serving.scheduler import TIMES_STATIC, Arrival, Workload, _Follow, draw_workloads, run_policy, static_seconds
+from course_lib.gpt.model import Sizes
+from course_lib.gpt.serving.simulation import StaticScheduler
+from grading.authoring.serving_cases import policy_seconds
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -56,6 +61,7 @@ WRONG = {
     "decoded at once": ([0], [1], [[4, 5, 0], [2, 3]], "has 2 slots, but 1 tokens"),
     "twice": ([0, 1, 0], [], [[4, 5, 0], [2], [4, 5, 0]], "twice in a batch"),
     "the oldest waits": ([1], [], [[2]], "the oldest text is not in the batch"),
+    "nobody": ([], [], [], "returned no text, although 2 are not done"),
     "unknown": ([0, 7], [], [[4, 5, 0], [2]], "text 7 is in a batch"),
 }
 
@@ -81,3 +87,86 @@ def test_batches_have_a_largest_size():
     check, state = follow([Arrival(0, 1, 9, 2) for _ in range(3)])
     with pytest.raises(CheckFailed, match="has 3 texts"):
         step(check, state, 0, [0, 1, 2], [], [[0], [1], [2]])
+
+
+class Blocks:
+    """A cache that counts blocks only."""
+
+    def __init__(self, workload):
+        self.blocks, self.block_size, self.held = workload.blocks, workload.block_size, {}
+
+    def allocate(self, number, tokens):
+        need = -(-(self.held.get(number, 0) + tokens) // self.block_size)
+        others = sum(-(-held // self.block_size) for other, held in self.held.items() if other != number)
+        fits = need + others <= self.blocks
+        if fits:
+            self.held[number] = self.held.get(number, 0) + tokens
+        return fits
+
+    def append(self, number):
+        return self.allocate(number, 1)
+
+    def free(self, number):
+        self.held.pop(number, None)
+
+
+class Batches(StaticScheduler):
+    """Static batching that reserves nothing: the youngest texts make room."""
+
+    def next_batch(self):
+        for text in [text for text in (*self.running, *self.waiting) if text.done]:
+            self.cache.free(text.number)
+            (self.running if text in self.running else self.waiting).remove(text)
+        for text in list(self.running):
+            while text in self.running and not self.cache.append(text.number):
+                self.waiting.insert(0, self.running.pop())
+                self.cache.free(self.waiting[0].number)
+        decode = list(self.running)
+        while self.waiting and not decode and len(self.running) < self.most:
+            if not self.cache.allocate(self.waiting[0].number, len(self.waiting[0].tokens)):
+                break
+            self.running.append(self.waiting.pop(0))
+        return self.running[len(decode) :], decode
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_static_batching_is_too_slow_and_nine_tenths_of_the_policy_are_not(seed):
+    workloads = draw_workloads(np.random.default_rng(seed))
+    enough = sum(map(static_seconds, workloads))
+    assert sum(map(policy_seconds, workloads)) / 0.9 < 0.98 * enough
+    for kind in (StaticScheduler, Batches):
+        assert sum(run_policy(kind(Blocks(w), w.most), w) for w in workloads) > 1.04 * enough
+    assert TIMES_STATIC > 1
+
+
+MISTAKES = {
+    "positions": dict(shift=1),
+    "a token sees later ones": dict(sees=9),
+    "a token does not see itself": dict(sees=-1),
+    "keys and values": dict(swapped=True),
+    "no sum of attention": dict(sums=(False, True)),
+    "no sum of the MLP": dict(sums=(True, False)),
+    "no sums": dict(sums=(False, False)),
+    "side by side": dict(beside=True),
+    "x is lost": dict(share=0.0),
+    "x in each summand": dict(share=2.0),
+}
+
+
+def test_known_mistakes_give_other_logits_than_the_whole_model_and_than_each_other():
+    random = np.random.default_rng(0)
+    sizes = Sizes(12, 12, 4, 2, 16)
+    weights, tokens = random_weights(random, sizes, np.float64), random.integers(0, 12, 6).tolist()
+    want, kept = full_forward(weights, sizes, tokens)
+    assert np.allclose(np.concatenate(rank_logits(weights, sizes, tokens, 2), axis=1), want)
+    last = rank_logits(weights, sizes, tokens, 2, kept=kept)
+    assert np.allclose(np.concatenate(last, axis=1), want[-1:])
+    assert np.allclose(rank_logits(weights, sizes, tokens, 2, kept=kept, late=kept[:, :, -1]), last)
+    for imposed in (None, kept):
+        found = {what: rank_logits(weights, sizes, tokens, 2, kept=imposed, **how)[:, -1] for what, how in MISTAKES.items()}
+        found["right"] = last[:, -1]
+        if imposed is not None:
+            del found["a token sees later ones"]  # the last token has none
+        for what, logits in found.items():
+            others = [other for name, other in found.items() if name != what]
+            assert all(np.abs(logits - other).max() > 100 * RTOL[np.float32] for other in others), what

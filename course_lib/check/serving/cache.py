@@ -10,6 +10,10 @@ from course_lib.utils import wording
 
 CALLS = 1500  # in each drawn run
 SLACK_BYTES = 2 << 20  # in a rank's memory, besides the cache
+EXPLANATIONS = {
+    "KeyError": ("a method of PagedCache looks for a text that has no blocks", "free and slots, which may be called with any number"),
+    "pop from": ("PagedCache takes a block although none is free", "allocate or append without a look at how many blocks are free"),
+}
 
 
 class CacheCheck(GroupCheck):
@@ -36,7 +40,8 @@ class CacheCheck(GroupCheck):
             dict(blocks=blocks, block_size=size, shape=shape, dtype=dtype, ops=ops)
             for (blocks, size, ops), shape, dtype in zip(stories, shapes, dtypes, strict=True)
         ]
-        answers = self.ranks.call(use_cache, given, show=self.show)
+        self.case = f"{stories[0][0]} blocks of {stories[0][1]} tokens"
+        answers = self.call(use_cache, given, explain=EXPLANATIONS, show=self.show)
         for r, ((blocks, size, ops), shape, answer) in enumerate(zip(stories, shapes, answers, strict=True)):
             self.case = f"{blocks} blocks of {size} tokens"
             data_shape, dtype, results, slots, lengths, kinds = answer
@@ -59,7 +64,8 @@ class CacheCheck(GroupCheck):
             of = f"a text of {length} tokens" if length else "a text without tokens"
             got = {"f1": "floats"}.get(kind, f"an array with {kind[1]} dimensions" if kind[1:].isdigit() else f"a {kind}")
             said = f"slots({number}) on rank {r}, after {method}, must return a flat int array; it returned {got} for {of}"
-            self.fail(said, "np.array([]) has dtype float64: np.array(..., int)")
+            cause = "a list that is returned as it is" if got == "a list" else "np.array([]) has dtype float64: np.array(..., int)"
+            self.fail(said, "an array of arrays" if kind[1:].isdigit() and kind[0] in "iu" else cause)
 
     def _story(self, blocks: int, size: int) -> list[tuple]:
         """Draw calls. Most of the time the cache is nearly full; now and then exactly all free blocks are asked for, or one more."""
@@ -91,6 +97,7 @@ class CacheCheck(GroupCheck):
     def _follow(self, blocks: int, size: int, ops: list[tuple], results: list, slots: list[np.ndarray], r: int) -> None:
         """Follow the calls of a rank, and compare what each has left."""
         had: dict[int, np.ndarray] = {}
+        freed: set[int] = set()
         owner = np.full(blocks * size, -1)
         for (method, number, *more), result, now in zip(ops, results, slots, strict=True):
             before = had.get(number, np.empty(0, int))
@@ -102,13 +109,11 @@ class CacheCheck(GroupCheck):
                 said = (
                     f"{call} on rank {r} returned {result!r}, expected {fits}: it needs {-(-count // size) - -(-len(before) // size)} more "
                 )
-                cause = "blocks that a text has given back, and that nobody can use" if fits else "a check of the free blocks"
-                if not fits and result is not False and free:
-                    cause = "a number of blocks that is rounded down; or a check of tokens, where whole blocks are needed"
-                self.fail(f"{said}blocks, and {free} of {blocks} are free", cause)
+                self.fail(f"{said}blocks, and {free} of {blocks} are free", _wrong_answer(result, fits, free, bool(freed)))
+            freed |= {number} if method == "free" else set()
             want = 0 if method == "free" else count if fits else len(before)
             if len(now) != want:
-                cause = "a text that got some of its blocks, though not all fit" if not fits else "slots of whole blocks: only tokens count"
+                cause = _wrong_count(method, fits, len(now) > want, number in freed)
                 self.fail(f"after {call}, text {number} on rank {r} has {len(now)} slots, expected {want}", cause)
             if want and (now.min() < 0 or now.max() >= blocks * size):
                 self.fail(f"after {call}, a slot of text {number} on rank {r} is outside of the cache", "slot = block * block_size + place")
@@ -120,7 +125,8 @@ class CacheCheck(GroupCheck):
             if len(np.unique(now)) != len(now) or np.any(owner[now] >= 0):
                 others = sorted({int(n) for n in owner[now] if n >= 0})
                 said = f"also belongs to text {others[0]}" if others else "belongs to two of its tokens"
-                self.fail(f"after {call}, a slot of text {number} on rank {r} {said}", "a block that was given out while in use")
+                cause = "a block that was given out while in use, or that is among the free ones twice"
+                self.fail(f"after {call}, a slot of text {number} on rank {r} {said}", cause)
             places = np.arange(len(now)) % size
             if np.any(now % size != places) or np.any(now // size != (now // size)[np.arange(len(now)) // size * size]):
                 said = f"after {call}, the slots of text {number} on rank {r} are {now[:8].tolist()}, in blocks of {size}"
@@ -165,3 +171,26 @@ class CacheCheck(GroupCheck):
         found = self.ranks.call(read_cache, dict(layer=layer, kind=kind, tokens=some), show=self.show)
         for r, got in enumerate(found):
             self.array(got, values[some], name="what was written into the cache", rank=r, cause="two slots that share memory")
+
+
+def _wrong_answer(result: object, fits: bool, free: int, freed: bool) -> str:
+    """The usual cause of a wrong answer of `allocate` or `append`."""
+    if result is None:
+        return "a missing return: True or False"
+    if fits:
+        return "blocks that a text has given back, and that nobody can use" if freed else "a comparison that refuses the last free blocks"
+    rounded = "a number of blocks that is rounded down; or a check of tokens, where whole blocks are needed"
+    return rounded if free else "no look at the free blocks"
+
+
+def _wrong_count(method: str, fits: bool, more: bool, freed: bool) -> str:
+    """The usual cause of a wrong number of slots."""
+    if not fits:
+        return "a text that got some of its blocks, though not all fit"
+    if method == "free":
+        return "a text that is not forgotten when its blocks are given back"
+    if more:
+        return "slots of whole blocks: only tokens count"
+    if freed and method == "allocate":
+        return "something that was kept of a text that was freed: its number may come again, and then it begins anew"
+    return "a number of blocks that is rounded down, or a count of tokens that does not grow with them"

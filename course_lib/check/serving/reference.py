@@ -1,4 +1,4 @@
-"""A whole GPT in plain NumPy, in float64, on all of a text at once: what prefill and decode must agree with."""
+"""A GPT in plain NumPy, in float64: whole, which prefill and decode must agree with; and split over ranks, with known mistakes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from course_lib.gpt.model import Sizes
-from course_lib.gpt.serving.model import Weights, draw_weights
+from course_lib.gpt.serving.model import Weights, draw_weights, part
 
 
 def random_weights(random: np.random.Generator, sizes: Sizes, dtype: type) -> Weights:
@@ -32,11 +32,85 @@ def full_forward(weights: Weights, sizes: Sizes, tokens: list[int]) -> tuple[np.
         chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
         chances /= chances.sum(axis=-1, keepdims=True)
         x = x + np.einsum("hqk,khs->qhs", chances, v).reshape(count, -1) @ w[f"{i}.out.weight"]
-        up = _norm(x, w, f"{i}.norm2") @ w[f"{i}.up.weight"]
-        gelu = 0.5 * up * (1 + np.tanh(math.sqrt(2 / math.pi) * (up + 0.044715 * up**3)))
-        x = x + gelu @ w[f"{i}.down.weight"]
+        x = x + _mlp(x, w, i)
     last = sizes.depth + 1
     return _norm(x, w, f"{last}.norm") @ w[f"{last}.words.weight"], kept
+
+
+def rank_logits(
+    weights: Weights,
+    sizes: Sizes,
+    tokens: list[int],
+    n: int,
+    *,
+    kept: np.ndarray | None = None,
+    late: np.ndarray | None = None,
+    shift: int = 0,
+    sees: int = 0,
+    swapped: bool = False,
+    sums: tuple[bool, bool] = (True, True),
+    beside: bool = False,
+    share: float = 1.0,
+) -> np.ndarray:
+    """Each of n ranks' logits ``(n, queries, vocabulary / n)`` as a mistake makes them.
+
+    Parameters
+    ----------
+    kept : numpy.ndarray, optional
+        Keys and values of all tokens, as `full_forward` returns them: then only the last token runs through the model.
+    late : numpy.ndarray, optional
+        Keys and values ``(layers, 2, heads, size)`` in the place of the last token's own.
+    shift : int
+        Added to the positions of the tokens that run.
+    sees : int
+        How many later tokens a token sees; -1: not even itself.
+    swapped : bool
+        Whether keys and values are mixed up.
+    sums : (bool, bool)
+        Whether attention's and the MLP's results are added up over the ranks.
+    beside : bool
+        Whether the MLP gets what attention got.
+    share : float
+        How many times x itself is in a sum.
+    """
+    parts = [{name: a.astype(np.float64) for name, a in part(weights, n, r).items()} for r in range(n)]
+    count, size, heads = len(tokens), sizes.width // sizes.heads, sizes.heads // n
+    first = 0 if kept is None else count - 1
+    w = {name: a.astype(np.float64) for name, a in weights.items()}
+    places = np.clip(np.arange(first, count) + shift, 0, sizes.length - 1)
+    x = [w["0.words.weight"][tokens[first:]] + w["0.places"][places] for _ in range(n)]
+    mask = np.where(np.arange(count) > np.arange(first, count)[:, None] + sees, -np.inf, 0)
+    for i in range(1, sizes.depth + 1):
+        added: list[list] = [[], []]
+        for r, own in enumerate(parts):
+            shaped = (_norm(x[r], own, f"{i}.norm1") @ own[f"{i}.qkv.weight"]).reshape(count - first, heads, 3, size)
+            q, *pair = shaped.transpose(2, 0, 1, 3)
+            if kept is not None:
+                mine = slice(r * heads, (r + 1) * heads)
+                pair = [
+                    np.concatenate([kept[i - 1, j, :-1, mine], pair[j] if late is None else late[i - 1, j, None, mine]]) for j in (0, 1)
+                ]
+            k, v = reversed(pair) if swapped else pair
+            chances = np.exp(np.einsum("qhs,khs->hqk", q, k) / math.sqrt(size) + mask)
+            seen = np.einsum("hqk,khs->qhs", chances / np.maximum(chances.sum(axis=-1, keepdims=True), 1e-300), v)
+            added[0].append(seen.reshape(count - first, -1) @ own[f"{i}.out.weight"])
+        before = x
+        x = _add(x, added[0], sums[0], share)
+        for r, own in enumerate(parts):
+            added[1].append(_mlp((before if beside else x)[r], own, i))
+        x = _add(x, added[1], sums[1], share)
+    last = sizes.depth + 1
+    return np.stack([_norm(x[r], own, f"{last}.norm") @ own[f"{last}.words.weight"] for r, own in enumerate(parts)])
+
+
+def _add(x: list[np.ndarray], own: list[np.ndarray], summed: bool, share: float) -> list[np.ndarray]:
+    return [share * before + (sum(own) if summed else mine) for before, mine in zip(x, own, strict=True)]
+
+
+def _mlp(x: np.ndarray, w: Weights, layer: int) -> np.ndarray:
+    up = _norm(x, w, f"{layer}.norm2") @ w[f"{layer}.up.weight"]
+    gelu = 0.5 * up * (1 + np.tanh(math.sqrt(2 / math.pi) * (up + 0.044715 * up**3)))
+    return gelu @ w[f"{layer}.down.weight"]
 
 
 def _norm(x: np.ndarray, w: Weights, name: str) -> np.ndarray:

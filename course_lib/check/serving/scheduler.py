@@ -15,7 +15,9 @@ from course_lib.check.serving.on_ranks import begin_scheduler, forget_trial, ste
 from course_lib.gpt.serving.model import Text
 from course_lib.gpt.serving.simulation import COST, StaticScheduler
 
-TIMES_STATIC = 1.25  # in the visible check: times the tokens a second of static batching, at least
+# In the visible check: times the tokens a second of static batching that reserves blocks, at least. In 300 draws, the stated policy had
+# 2.2 to 2.6 times as many, and static batching that reserves nothing 1.5 to 1.73.
+TIMES_STATIC = 1.85
 GROWTH = 1  # number of the workload in which texts make room for others
 SHARE_OF_POLICY = 0.9  # in the hidden tests: of the tokens a second of the stated policy, at least
 
@@ -132,6 +134,10 @@ class _Follow:
         Tokens of each text that has arrived and is not done.
     owner : dict of int to (int, int)
         For each slot, the text and the position whose keys and values are in it.
+    going_on : set of int
+        Texts of the batch before that are not done.
+    joined : bool
+        Whether a text was ever prefilled in such a step.
     """
 
     workload: Workload
@@ -139,6 +145,8 @@ class _Follow:
     owner: dict[int, tuple[int, int]] = field(default_factory=dict)
     batch: list[int] = field(default_factory=list)
     seconds: float = 0.0
+    going_on: set[int] = field(default_factory=set)
+    joined: bool = False
 
     def request(self, step: int) -> dict:
         """Arguments of `step_scheduler` before a step."""
@@ -154,7 +162,7 @@ class _Follow:
         for k in [k for k in self.tokens if coming[k].gone == step]:
             del self.tokens[k]
             ended.append(k)
-        self.batch = []
+        self.batch, self.going_on = [], self.tokens.keys() & set(had)
         return dict(new=new, tokens=had, ended=ended)
 
     def over(self, step: int) -> bool:
@@ -175,19 +183,19 @@ class SchedulerCheck(GroupCheck):
         super().__init__(what, ranks, show=show)
         self.seconds = seconds
 
-    def batches(self) -> SchedulerCheck:
-        """Check four workloads, one on each rank: right batches, in which the oldest text always is."""
-        return self._run(speed=False)
+    def batches(self, *, fast: bool = False) -> SchedulerCheck:
+        """Check four workloads, one on each rank: right batches, in which the oldest text always is; and also the time, if `fast`."""
+        return self._run(speed=fast)
 
     def alike(self) -> SchedulerCheck:
         """Check that all ranks form the same batches, in the same order, for the same texts."""
-        return self._run(speed=False, alike=True)
+        return self._run(alike=True)
 
     def fast(self) -> SchedulerCheck:
         """Check the time that the same workloads take."""
-        return self._run(speed=True)
+        return self._run(speed=True, oldest=False)
 
-    def _run(self, *, speed: bool, alike: bool = False) -> SchedulerCheck:
+    def _run(self, *, speed: bool = False, oldest: bool = True, alike: bool = False) -> SchedulerCheck:
         workloads = draw_workloads(self.random)
         order = [GROWTH] * 4 if alike else self.random.permutation(4)
         under_way = [_Follow(workloads[k]) for k in order]
@@ -202,7 +210,7 @@ class SchedulerCheck(GroupCheck):
                 self.case = (
                     f"{f.workload.name} (step {step}, {f.workload.blocks} blocks of {f.workload.block_size}, most {f.workload.most})"
                 )
-                self._step(f, r, *answer, oldest=not speed)
+                self._step(f, r, *answer, oldest=oldest)
                 if alike and answer[1:3] != answers[0][1:3]:
                     first, own = (f"prefills {prefill} and decodes {decode}" for _, prefill, decode, _ in (answers[0], answer))
                     cause = "an order that only this rank has, by a set, by chance, or by its own number"
@@ -226,6 +234,10 @@ class SchedulerCheck(GroupCheck):
             if refused != [2, 3] or prefill != [1] or decode:
                 said = f"add refused {refused}, and next_batch returned {prefill} and {decode}"
                 cause = "a text may grow to prompt + limit tokens, which must fit into the cache; a refused one must not wait"
+                if refused == [2, 3]:
+                    cause = (
+                        "next_batch returns the texts to prefill, then those to decode; no text is in both, and no refused one in either"
+                    )
                 self.fail(f"on rank {r}, texts 2, 1, 3 of 11 + 15, 11 + 9, 25 + 1 tokens came: {said}; expected [2, 3], [1], []", cause)
         self.ranks.call(forget_trial)
         return self
@@ -235,7 +247,9 @@ class SchedulerCheck(GroupCheck):
         self.case = under_way[worst].workload.name
         tokens = sum(t.real for f in under_way for t in f.workload.texts if t.gone is None)
         said = f"at least {tokens / sum(enough):.0f} tokens a second are possible with a simple rule, and it has not finished in that time"
-        cause = "places that stay empty until a whole batch is done; or blocks that are reserved, or never given back"
+        cause = "places that stay empty, or texts that wait although a batch has room; or blocks that are reserved, or never given back"
+        if not any(f.joined for f in under_way):
+            cause = "static batching: a text is only admitted when no other one is running, but it may join as soon as there is a place"
         self.fail(f"the scheduler is too slow for the four workloads together, the worst of which is on rank {worst}: {said}", cause)
 
     def _step(self, f: _Follow, r: int, refused: list, prefill: list, decode: list, slots: list, *, oldest: bool) -> None:
@@ -243,19 +257,26 @@ class SchedulerCheck(GroupCheck):
         if refused:
             self.fail(f"add on rank {r} refuses text {refused[0]}, which fits into the cache", "a limit that is counted twice")
         f.batch = [*prefill, *decode]
+        f.joined |= bool(f.going_on and prefill)
         if len(set(f.batch)) != len(f.batch):
             self.fail(f"a text is twice in a batch on rank {r}: {prefill} and {decode}", "a text that was admitted and is decoded as well")
         for k in f.batch:
             if k not in f.tokens:
-                self.fail(f"text {k} is in a batch on rank {r}, although it is done", "text.done, which is asked too late")
+                self.fail(
+                    f"text {k} is in a batch on rank {r}, although it is done",
+                    "a text that is not asked whether it is done: also one that waits may be",
+                )
         if len(f.batch) > f.workload.most:
             self.fail(f"a batch on rank {r} has {len(f.batch)} texts", f"at most {f.workload.most} may run at a time")
+        if f.tokens and not f.batch:
+            cause = "blocks that are never given back, or that texts keep while all of them wait for more"
+            self.fail(f"next_batch on rank {r} returned no text, although {len(f.tokens)} are not done", cause)
         if oldest and f.tokens and min(f.tokens) not in f.batch:
             cause = "a text that makes room although it is the oldest; texts that overtake it; or one that waits behind others once more"
+            if min(f.tokens) in f.going_on and prefill and not decode:
+                cause = "running texts that rest while others are prefilled"
             now = f"{prefill} and {decode}, and texts {sorted(f.tokens)} are not done"
             self.fail(f"the oldest text is not in the batch on rank {r}: the batch is {now}", cause)
-        if not oldest and f.tokens and not f.batch:
-            self.fail(f"next_batch on rank {r} returned no text, although {len(f.tokens)} are not done", "blocks that are never given back")
         self._slots(f, r, prefill, decode, slots)
         if f.batch:
             f.seconds += COST([f.tokens[k] for k in prefill], len(decode))
