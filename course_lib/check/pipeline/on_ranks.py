@@ -137,10 +137,10 @@ def end_products(products):
         product.x[...] = np.nan
 
 
-def go_back(inputs, grads):
+def go_back(inputs, grads, empty):
     """Take micro-batches forward, and have the student's `backward_input` called for each.
 
-    Returns what that returned, and the gradients of the parameters, which begin with ones.
+    Returns what that returned, and the gradients of the parameters, which begin with ones, or with None where `empty` is True.
     """
     stage, _ = student("trial")
     stage.products, plain = {}, stage.back
@@ -150,8 +150,8 @@ def go_back(inputs, grads):
         return plain(k, grad, noting(products, through))
 
     stage.back = back
-    for _, p in stage.named_parameters():
-        p.grad = np.ones_like(p.data)
+    for (_, p), none in zip(stage.named_parameters(), empty, strict=True):
+        p.grad = None if none else np.ones_like(p.data)
     for k, (x, labels) in enumerate(inputs):
         stage.forward(k, x, labels)
     found = [stage.backward_input(k, grad) for k, grad in enumerate(grads)]
@@ -171,6 +171,27 @@ def add_weight_gradients(order, factors):
         stage.backward_weight(k)
         end_products(products)
     return [p.grad for _, p in stage.named_parameters()], [p.data for _, p in stage.named_parameters()]
+
+
+def count_kept(inputs, grads):
+    """Count the bytes that are kept after `backward_input`, and after `backward_weight`, of one micro-batch of three each."""
+    stage, _ = student("trial")
+
+    def forth_and_back(k, done):
+        stage.forward(k, *inputs[k])
+        stage.backward_input(k, grads[k])
+        if done:
+            stage.backward_weight(k)
+        for _, p in stage.named_parameters():
+            p.grad = None
+
+    forth_and_back(0, True)  # allocates what stays allocated
+    found = []
+    for k in (1, 2):
+        with memory.watch() as account:
+            forth_and_back(k, k == 2)
+        found.append(account.true_now)
+    return found
 
 
 def end_measurement():

@@ -9,6 +9,8 @@ needs gets stuck.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from course_lib import memory
@@ -17,12 +19,14 @@ from course_lib.check.pipeline.check import GATE_EXPLANATIONS, PipelineCheck
 from course_lib.check.pipeline.on_ranks import (
     add_weight_gradients,
     build_stage,
+    count_kept,
     end_measurement,
     forward_scaled,
     go_back,
     row_factors,
 )
 from course_lib.check.pipeline.reference import (
+    ONE_FORWARD_ONE_BACKWARD,
     ReferencePipeline,
     h1_ticks,
     most_held,
@@ -30,13 +34,21 @@ from course_lib.check.pipeline.reference import (
     scaled_products,
     stage_memory,
     ticks,
+    work_order,
 )
+from course_lib.gpt.model.block import ParallelLinear
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.gpt.model.stage import Stage
 from course_lib.utils import wording
 
 Orders = list[list[tuple[str, int]]]
 MEMORY_SLACK = 0.3  # of what a micro-batch keeps after forward
+OTHER_ORDER = "F and B in another order than 1F1B's: rank r of p begins with p - r - 1 forwards, then alternates one F and one B"
+KEPT_SLACK = 0.1  # of what W needs of a micro-batch
+EXPLANATIONS = {
+    "NoneType": ("a number is added to a gradient that is None", "weight.grad is None until it gets its first gradient"),
+    "KeyError": ("backward_weight finds nothing of a micro-batch", "stage.kept[k], which backward_input must set for each k"),
+}
 
 
 class DividedBackwardCheck(GroupCheck):
@@ -54,16 +66,43 @@ class DividedBackwardCheck(GroupCheck):
         given = [facts | dict(values=model.values[i], place=(0, i), stage=(4, i)) for i in places]
         self.ranks.call(build_stage, given, show=self.show)
         inputs, grads = self._inputs(model, dtype)
-        parts = self.ranks.call(go_back, [dict(inputs=inputs[i], grads=grads[i]) for i in places], show=self.show)
+        empty = [self._empty(model.stages[i]) for i in places]
+        asked = [dict(inputs=inputs[i], grads=grads[i], empty=e) for i, e in zip(places, empty, strict=True)]
+        parts = self.call(go_back, asked, show=self.show)
         rows = batch * positions
         factors = [self.random.uniform(0.5, 1.5, (count, rows)) for _ in places]
         shifts = 1 + self.random.integers(count - 1, size=4)  # W never comes in the order of B
         orders = [np.roll(np.arange(count), shift).tolist() for shift in shifts]
-        whole = self.ranks.call(
-            add_weight_gradients, [dict(order=o, factors=list(f)) for o, f in zip(orders, factors, strict=True)], show=self.show
-        )
+        asked = [dict(order=o, factors=list(f)) for o, f in zip(orders, factors, strict=True)]
+        whole = self.call(add_weight_gradients, asked, explain=EXPLANATIONS, show=self.show)
         for r, i in enumerate(places):
-            self._compare(r, model.stages[i], (inputs[i], grads[i], factors[r]), parts[r], whole[r])
+            self._compare(r, model.stages[i], (inputs[i], grads[i], factors[r]), parts[r], whole[r], (empty[r], orders[r][-1]))
+        return self
+
+    def _empty(self, stage: Stage) -> list[bool]:
+        """Draw which matrices have no gradient before: half of them."""
+        products = {id(child.weight) for layer in stage.layers for _, child in layer.children() if isinstance(child, ParallelLinear)}
+        drawn = iter(self.random.permutation(np.arange(len(products)) % 2 == 0).tolist())
+        return [next(drawn) if id(p) in products else False for _, p in stage.named_parameters()]
+
+    def frees(self) -> DividedBackwardCheck:
+        """Check what is in memory between B and W, and after W, on a student's ranks."""
+        batch, positions, width, dtype = 4, 32, 32, np.float32
+        self.case = f"a micro-batch of {batch} x {positions} tokens, width {width}, {np.dtype(dtype)}"
+        model = ReferencePipeline(Sizes(50, width, 2, 4, positions), 4, self.random, (3, batch, positions), dtype)
+        facts = dict(sizes=model.numbers, meets=None, deep=False, divided=True)
+        self.ranks.call(build_stage, [facts | dict(values=model.values[i], place=(0, i), stage=(4, i)) for i in range(4)], show=self.show)
+        inputs, grads = self._inputs(model, dtype)
+        found = self.call(count_kept, [dict(inputs=inputs[i], grads=grads[i]) for i in range(4)], show=self.show)
+        for r, (after_b, after_w) in enumerate(found):
+            enough = product_bytes(model.stages[r], model.batches)
+            said = f"rank {r} keeps {wording.size(after_b)} of a micro-batch between B and W, but W needs {wording.size(enough)}"
+            if after_b > (1 + KEPT_SLACK) * enough:
+                cause = "a copy, the gradient of a product's x, or other results of B, which W does not need"
+                self.fail(f"{said}: the x of each product and the gradient of its result", cause)
+            if after_w > KEPT_SLACK * enough:
+                cause = "an entry that stays in stage.kept, or another variable that refers to what W has used"
+                self.fail(f"rank {r} still keeps {wording.size(after_w)} of a micro-batch after W", cause)
         return self
 
     def _inputs(self, model: ReferencePipeline, dtype: type) -> tuple[list, list]:
@@ -77,35 +116,88 @@ class DividedBackwardCheck(GroupCheck):
             grads.append(numbers if stage.last else [self.random.standard_normal(shape).astype(dtype) for _ in model.batches])
         return inputs, grads
 
-    def _compare(self, r: int, stage: Stage, given: tuple, parts: tuple, whole: tuple) -> None:
+    def _compare(self, r: int, stage: Stage, given: tuple, parts: tuple, whole: tuple, how: tuple) -> None:
         """Compare a rank's results with autograd's."""
-        rtol = 1e-9 if stage.dtype == np.float64 else 2e-4
+        rtol, (empty, last) = 1e-9 if stage.dtype == np.float64 else 2e-4, how
         products = scaled_products(stage)
         matrices = {id(product.weight) for product in products}
         before = [p.data.copy() for _, p in stage.named_parameters()]
-        for _, p in stage.named_parameters():
-            p.grad = np.ones_like(p.data)
+        starts = [
+            np.zeros_like(p.data) if none else np.ones_like(p.data) for (_, p), none in zip(stage.named_parameters(), empty, strict=True)
+        ]
+        _reset(stage, starts)
+        added: list[list] = []  # by micro-batch
         for k, ((x, labels), grad, factors, got) in enumerate(zip(*given, parts[0], strict=True)):
             for product in products:
                 product.factors = factors
+            had = [p.grad.copy() for _, p in stage.named_parameters()]
             stage.forward(k, x, labels)
             want = stage.backward(k, grad)
-            name = f"what backward_input returns for micro-batch {k}"
-            if want is None:
-                if got is not None:
-                    self.fail(f"{name} on the first stage, rank {r}, must be None", "a value other than what stage.back returns")
-                continue
+            added.append([p.grad - old for (_, p), old in zip(stage.named_parameters(), had, strict=True)])
+            self._input_gradient(got, want, k, r, rtol)
+        grads = [p.grad.copy() for _, p in stage.named_parameters()]
+
+        def known(j: int) -> dict[str, np.ndarray]:
+            _reset(stage, starts)
+            for k, ((x, labels), grad) in enumerate(zip(*given[:2], strict=True)):
+                for product in products:
+                    product.factors = np.ones(len(given[2][k]))
+                stage.forward(k, x, labels)
+                stage.backward(k, grad)
+            return {
+                "what it was before: no W has added anything": starts[j],
+                "what all W add, without the gradient that was there before": grads[j] - starts[j],
+                "what the last W adds, without all that was there before": added[last][j],
+                "the gradient for x as it was in B; backward_weight must read product.x itself": stage.named_parameters()[j][1].grad,
+            }
+
+        for j, (name, p) in enumerate(stage.named_parameters()):
+            early, late, matrix = parts[1][j], whole[0][j], id(p) in matrices
+            scale = max(1.0, float(np.abs(grads[j]).max()))
+            self._early(early, starts[j] if matrix else grads[j], name, r, (matrix, empty[j], rtol, scale))
+            if late is None:
+                cause = "a product that is not left for backward_weight, or an addition only where weight.grad is not None"
+                self.fail(f"the gradient of {name} after backward_weight on rank {r} is None", cause)
+            if np.isnan(late).any():
+                cause = "what belongs to a micro-batch whose W is over; backward_weight(stage, k) must use what was kept of micro-batch k"
+                self.fail(f"the gradient of {name} after backward_weight on rank {r} has NaN", cause)
+            cause = (
+                "a sum that is not over all positions of all texts, or of something else than x and the gradient of the product's result"
+            )
+            what = dict(name=f"the gradient of {name} after backward_weight", cause=cause, instead=partial(known, j) if matrix else None)
+            self.array(late, grads[j], rank=r, rtol=rtol, scale=scale, **what)
+            self.array(whole[1][j], before[j], name=f"{name} after both", rank=r, cause="a weight that is overwritten")
+
+    def _input_gradient(self, got: object, want: np.ndarray | None, k: int, r: int, rtol: float) -> None:
+        """Check what B has returned for a micro-batch."""
+        name = f"what backward_input returns for micro-batch {k}"
+        if want is not None:
             cause = "a product with the wrong matrix, or without the transpose"
             self.array(got, want, name=name, rank=r, rtol=rtol, scale=max(1.0, float(np.abs(want).max())), cause=cause)
-        for (name, p), early, late, data, old in zip(stage.named_parameters(), parts[1], *whole, before, strict=True):
-            matrix = id(p) in matrices
-            cause = "weights' gradients that are added in backward_input" if matrix else "a call of stage.back that is missing or repeated"
-            first = np.ones_like(p.data) if matrix else p.grad
-            scale = max(1.0, float(np.abs(p.grad).max()))
-            self.array(early, first, name=f"the gradient of {name} after backward_input", rank=r, rtol=rtol, scale=scale, cause=cause)
-            cause = "a gradient that is computed before backward_weight, or for another micro-batch, or that replaces earlier ones"
-            self.array(late, p.grad, name=f"the gradient of {name} after backward_weight", rank=r, rtol=rtol, scale=scale, cause=cause)
-            self.array(data, old, name=f"{name} after both", rank=r, cause="a weight that is overwritten")
+        elif got is not None:
+            self.fail(f"{name} on the first stage, rank {r}, must be None", "a value other than what stage.back returns")
+
+    def _early(self, early: np.ndarray | None, want: np.ndarray, name: str, r: int, how: tuple[bool, bool, float, float]) -> None:
+        """Check a gradient between B and W."""
+        matrix, empty, rtol, scale = how
+        if matrix and empty and early is None:
+            return
+        name = f"the gradient of {name} after backward_input"
+        cause = "a product's x̄, which `through` returns to stage.back, or a call of stage.back that is missing or repeated"
+        if matrix:
+            cause = "weights' gradients that are added in backward_input"
+        self.array(early, want, name=name, rank=r, rtol=rtol, scale=scale, cause=cause)
+
+
+def _reset(stage: Stage, starts: list[np.ndarray]) -> None:
+    """Set all gradients."""
+    for (_, p), start in zip(stage.named_parameters(), starts, strict=True):
+        p.grad = start.copy()
+
+
+def _like_1f1b(order: list[tuple[str, int]], n: int, i: int, count: int) -> bool:
+    """Return whether F and B of rank i of n come in the order of 1F1B."""
+    return [work for work in order if work[0] != "W"] == work_order(ONE_FORWARD_ONE_BACKWARD, n, i, count)
 
 
 class ZeroBubbleCheck(PipelineCheck):
@@ -149,7 +241,9 @@ class ZeroBubbleCheck(PipelineCheck):
             self._complete(order, r, count, 1)
             held, most = most_held(order), min(n, count)
             if held > most:
-                cause = "forwards that run too far ahead, or weights' gradients that are put off for too long"
+                cause = "weights' gradients that are put off for too long"
+                if not _like_1f1b(order, n, group.index(r), count):
+                    cause = f"{OTHER_ORDER}; here, forwards run too far ahead"
                 self.fail(f"rank {r} holds something of {held:.0f} micro-batches at once; 1F1B holds {most} on its first rank", cause)
         try:
             begins = ticks(orders)
@@ -160,7 +254,9 @@ class ZeroBubbleCheck(PipelineCheck):
             idle, least = (1 - 3 * count / t for t in (took, enough))
             said = f"if F, B and W take one tick each and messages none, the step takes {took} ticks, and ranks are idle {idle:.0%} of them"
             cause = "a W that comes before a B for which another rank waits: the later a rank in the pipeline, the more W it puts off"
-            if count > n > 1 and most_held(orders[-1]) == 1:
+            if not all(_like_1f1b(order, n, i, count) for i, order in enumerate(orders)):
+                cause = OTHER_ORDER
+            elif count > n > 1 and most_held(orders[-1]) == 1:
                 cause = "a W right after each B, on all ranks: nothing is left for the end"
             self.fail(f"{said}; {enough} ticks and {least:.0%} are possible", cause)
         return begins
