@@ -140,8 +140,8 @@ def owners(shapes, n):
     Returns
     -------
     list of int
-        The owner of each matrix; all ranks get the same list, without communication.
-        The busiest rank has at most 10% more FLOP than in the best choice.
+        Each matrix's owner: the same on all ranks, without communication. In the tests,
+        the busiest rank has at most 10% more FLOP than in the best choice known.
     """
     ### BEGIN SOLUTION
     loads, found = [0] * n, [0] * len(shapes)
@@ -199,10 +199,10 @@ class ShardedMuon:
     -------
     step()
         Update the matrices, with their gradients `p.grad`, and others by self.adam. An
-        owner calls orthogonalize once for each of its matrices, when all do. A rank
-        sends at most twice as many bytes as all its gradients have, three times if
-        mesh.tp > 1. Between steps, it keeps `velocity`, of the matrices' dtype, and no
-        other large arrays.
+        owner calls orthogonalize once for each of its matrices, when all do. In a step,
+        self.adam's included, a rank sends at most twice the bytes of its gradients of
+        matrices and others, three times if mesh.tp > 1. Between steps, it keeps
+        `velocity`, of the matrices' dtype, and no other large arrays.
     """
 
     def __init__(self, matrices, others, mesh, lr=0.02, momentum=0.95, adam_lr=3e-3,
@@ -248,7 +248,7 @@ class ShardedMuon:
 
 
 # %% Check the step tags=["given"]
-MuonCheck("ShardedMuon", ranks).bits(1).bits(4).bits(2, 2).costs(4).costs(2, 2).passed()
+MuonCheck("ShardedMuon", ranks).bits(1).bits(4, 1, np.float32).bits(2).bits(2, 2).costs(4, 1, np.float32).costs(2, 2).memory().passed()
 
 # %% [markdown] tags=["slide"]
 # ## What it costs

@@ -16,17 +16,18 @@ TOLERANCES = {"float64": 1e-9, "float32": 2e-3}
 LARGE_NUMBERS = {"float64": 1e6, "float32": 10.0}  # next to which the small number in the denominator does not count
 EPSILON = 1e-7  # the small number in the denominator
 SMALL_NORM, SMALL_TOLERANCE = 1e-3, 1e-4  # next to which a larger one than EPSILON counts, and a smaller one does not
+NEARLY = 0.03  # largest difference of a result that is nearly right
 LONG = 2000  # rows of a matrix with few columns
 MOST_BYTES = 4 << 20  # for a matrix of LONG rows; a product of LONG times LONG has 16 MB even in float32
 
 
-def polynomial(values: np.ndarray, steps: int) -> np.ndarray:
+def polynomial(values: np.ndarray, steps: int, coefficients: tuple[float, float, float] = COEFFICIENTS) -> np.ndarray:
     """Singular values after some steps.
 
     >>> polynomial(np.array([0.0, 1.0]), 1).round(4)
     array([0.   , 0.701])
     """
-    a, b, c = COEFFICIENTS
+    a, b, c = coefficients
     for _ in range(steps):
         values = a * values + b * values**3 + c * values**5
     return values
@@ -56,24 +57,45 @@ class IterationCheck(GroupCheck):
         near = SMALL_TOLERANCE if numbers == "small numbers" else TOLERANCES[name]
         answers = self.ranks.call(iterate, [dict(matrices=[x], steps=[steps], watched=False) for x in given], show=self.show)
         for r, (x, ((out,), (after,), _)) in enumerate(zip(given, answers, strict=True)):
-            u, s, vt = np.linalg.svd(x.astype(float), full_matrices=False)
-            size = np.linalg.norm(s) + EPSILON
-
-            def result(scale: float, count: int, u=u, s=s, vt=vt) -> np.ndarray:
-                return u * polynomial(s / scale, count) @ vt
-
-            known = {
-                "the result of a matrix that was divided by its largest singular value": result(s[0] or 1.0, steps),
-                "the result of a matrix that was not divided by its norm": result(1.0, 1) if steps == 1 else np.zeros(0),
-                "the result of one step fewer": result(size, max(steps - 1, 0)),
-                "the result of one step more": result(size, steps + 1),
-            }
-            cause = "X Xᵀ on the wrong side, or a matrix that is transposed but not transposed back"
+            want, known = self._results(x.astype(float), steps)
+            cause = "another formula; all products in it are products of matrices, as @ makes them"
+            if isinstance(out, np.ndarray) and out.shape == x.shape and np.max(np.abs(out - want)) < NEARLY:
+                cause = "numbers that were rounded to a smaller dtype, or a norm to which more than 1e-7 was added"
             if numbers:
                 cause = "a division by a norm of zero, or by one to which much more than 1e-7 was added"
-            want = result(size, steps)
-            self.array(out, want.astype(dtype), name="the result", rank=r, rtol=near, scale=1.0, cause=cause, instead=known)
-            self.array(after, x, name="the argument, after the call,", rank=r, cause="an operation in place, such as /=")
+            shape_cause = "a matrix that is transposed but not transposed back"
+            how = dict(rtol=near, scale=1.0, cause=cause, instead=known, shape_cause=shape_cause)
+            self.array(out, want.astype(dtype), name="the result", rank=r, **how)
+            if not np.array_equal(after, x):
+                self.fail(f"the argument is another one after the call, on rank {r}", "an operation in place, such as /=")
+
+    def _results(self, x: np.ndarray, steps: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return what `newton_schulz` must return, and what known mistakes give."""
+        u, s, vt = np.linalg.svd(x, full_matrices=False)
+        size = np.linalg.norm(s) + EPSILON
+
+        def result(scale: float, count: int, coefficients: tuple = COEFFICIENTS) -> np.ndarray:
+            return u * polynomial(s / scale, count, coefficients) @ vt
+
+        (a, b, c), wide = COEFFICIENTS, (x if x.shape[0] <= x.shape[1] else x.T) / size
+        for _ in range(steps):
+            square = wide @ wide.T
+            wide = a * wide + (b * square + c * square * square) @ wide
+        known = {
+            "the argument": x,
+            "the argument divided by its norm": x / size,
+            "the result of a matrix that was divided by its largest singular value": result(s[0] or 1.0, steps),
+            "the result of a matrix that was divided by its largest number": result(np.abs(x).max() or 1.0, min(steps, 1)),
+            "the result of a matrix that was not divided by its norm": result(1.0, min(steps, 1)),
+            "the result of one step fewer": result(size, max(steps - 1, 0)),
+            "the result of one step more": result(size, steps + 1),
+            "the result of five steps, whatever the argument steps is": result(size, 5),
+            "the result without the last term, with c": result(size, steps, (a, b, 0.0)),
+            "the result with the other sign of b": result(size, steps, (a, -b, c)),
+            "a matrix whose singular values are all 1, not those of the iteration": u @ vt,
+            "the result with each number of A squared, not the matrix: A @ A": wide if x.shape[0] <= x.shape[1] else wide.T,
+        }
+        return result(size, steps), known
 
     def memory(self) -> IterationCheck:
         """Check that no product is as large as the longer side squared."""

@@ -40,6 +40,8 @@ EXPLANATIONS = {
         "a loop in which all ranks wait for one matrix's update before the next one is orthogonalised",
     ),
 }
+PARTS_CAUSE = "parts in another order, or joined along another axis than the matrix's; an update of another matrix; another orthogonalize"
+KEPT_CAUSE = "momentum that is not M of the step before: kept of an update, in an array that is overwritten, or lost"
 SPARE = 0.5  # of such a matrix: what a rank may hold besides its own momentum
 
 
@@ -169,7 +171,7 @@ class MuonCheck(GroupCheck):
                 for i, got in enumerate(params):
                     instead = {what: case.part(arrays[i], i, key) for what, arrays in known.items()}
                     name = f"{when}: matrix {i}, which rank {case.owner[i]} of the group owns,"
-                    cause = "parts in another order, momentum that is lost, or an update of another matrix"
+                    cause = PARTS_CAUSE if when.startswith("step 1") else KEPT_CAUSE
                     want = case.part(case.weights[i], i, key).astype(dtype)
                     self.array(got, want, name=name, rank=r, cause=cause, instead=instead)
                 for i, got in enumerate(rest):
@@ -198,11 +200,24 @@ class MuonCheck(GroupCheck):
                 found.append(w - LR * scales[i] * mix(MOMENTUM * v + g, numbers[case.owner[i]]))
             return found
 
+        last, tp = case.velocity, case.grid[1]
+        parts = [np.divide(w.shape, (tp, 1) if axis == 0 else (1, tp)) for w, axis in zip(case.weights, case.axes, strict=True)]
+        known["the result without momentum"] = after(means, [0 * v for v in last], factors)
+        known["the result for a running mean as momentum, (1 - mu) G"] = after([(1 - MOMENTUM) * g for g in means], last, factors)
+        nesterov = [(1 + MOMENTUM) * g + (MOMENTUM**2 - MOMENTUM) * v for g, v in zip(means, last, strict=True)]
+        known["the result for Nesterov's momentum, G + mu M"] = after(nesterov, last, factors)
         if dp > 1:
-            known["the result for the sum of the gradients instead of their mean"] = after([dp * g for g in means], case.velocity, factors)
-            known["the result for one rank's gradient alone"] = after(first, case.velocity, factors)
-        known["the result without momentum"] = after(means, [0 * v for v in case.velocity], factors)
-        known["the result without the factor of the matrix's shape"] = after(means, case.velocity, [1.0] * len(means))
+            known["the result for the sum of the gradients instead of their mean"] = after([dp * g for g in means], last, factors)
+            known["the result for one rank's gradient alone"] = after(first, last, factors)
+        if tp > 1:
+            known["the result for a mean over all ranks, not just the data parallel ones"] = after([g / tp for g in means], last, factors)
+            known["the result with the factor of a part's shape"] = after(means, last, [max(1.0, c / r) ** 0.5 for r, c in parts])
+        swapped = [max(1.0, w.shape[0] / w.shape[1]) ** 0.5 for w in case.weights]
+        known["the result with rows and columns swapped in the factor of the shape"] = after(means, last, swapped)
+        known["the result without the factor of the matrix's shape"] = after(means, last, [1.0] * len(means))
+        known["the result with the factor of the shape, but not its root"] = after(means, last, [f * f for f in factors])
+        known["the result for a factor without the max"] = after(means, last, [(w.shape[1] / w.shape[0]) ** 0.5 for w in case.weights])
+        known["the result for an update in the wrong direction"] = after(means, last, [-f for f in factors])
         known["what it was before"] = case.weights
         case.weights = after(means, case.velocity, factors)
         case.velocity = [MOMENTUM * v + g for v, g in zip(case.velocity, means, strict=True)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.check.muon.owners import TIMES_BEST, busiest, draw_small, flop
+from course_lib.check.muon.owners import TIMES_BEST, busiest, flop
 from grading.authoring.muon_cases import NEAR, WORSE, draw_case, largest_first, simpler_choices
 
 
@@ -17,10 +17,3 @@ def test_each_case_decides(n):
             assert len(owner) == len(case.shapes) and set(owner) <= set(range(n))
             assert busiest(case.shapes, owner, n) > TIMES_BEST * case.best
     assert WORSE > TIMES_BEST
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_the_rule_of_the_solution_passes_the_visible_check_whatever_is_drawn(n):
-    for seed in range(5):
-        case = draw_small(np.random.default_rng(seed), n)
-        assert busiest(case.shapes, largest_first(case.shapes, n), n) <= 1.03 * case.best

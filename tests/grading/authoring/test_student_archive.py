@@ -19,7 +19,6 @@ from grading.variants import RunningPart
 NO_DATA = ("str", "Path", "Callable", "dict[str", "Iterable[str")  # no exercise is given a text or a file
 NOT_CALLED = (
     "course_lib.check.checkpoint.files.leftover_files",  # makes files for as many ranks as its second argument
-    "course_lib.check.muon.owners.best_load",  # tries every choice
     "course_lib.cluster",
     "course_lib.collectives.deadlock.agent",
     "course_lib.collectives.deadlock.host_agents",
