@@ -62,7 +62,9 @@ class ClusterConnection:
         return not (self.processes and self.processes.ended())
 
     def check(self) -> None:
-        """Raise RanksGone if a process has ended or a machine is lost, after ending the remaining processes."""
+        """Raise RanksGone if a process has ended, a machine is lost, or `end` was called; the remaining processes are ended first."""
+        if self.closed:
+            raise RanksGone(self.end_reason or STOPPED_MESSAGE)
         if not self.alive():
             what = self.end_reason = self.processes.exit_reason()
             self.end()

@@ -75,7 +75,6 @@ class Ranks:
         self._round, self._epoch, self._stopped, self.idle_stop_seconds = 0, 0, False, None
         self._panel: Panel | None = None
         self._starting = False
-        self._silences: dict[int, list[tuple[int, float]]] = {}  # by rank: for the next cell or call
         self._traces: list[tuple[dict[int, dict], list[str]]] | None = None  # replies to each request and hosts, while traces are recorded
         began = time.monotonic()
         self._come_up(client)
@@ -89,6 +88,7 @@ class Ranks:
 
     def _come_up(self, client: Client | None = None) -> None:
         self._stopped, self._starting = False, True
+        self._silences: dict[int, list[tuple[int, float]]] = {}  # by rank: for the next cell or call
         try:
             if self._panel or on_slides():
                 self.panel().resume()
@@ -332,7 +332,8 @@ class Ranks:
         """Have a rank fall silent in the next cell or call: it stands still for a while, as a lost machine would, and then goes on.
 
         The silence begins where the rank is about to send a message or to begin a collective for the (`after` + 1)-th time; it sends
-        nothing meanwhile. What is sent to it waits. The ranks that wait for it are not deadlocked; an interrupt ends the silence.
+        nothing meanwhile. What is sent to it waits. The ranks that wait for it are not deadlocked; an interrupt ends the silence. If the
+        rank sends less than that, a line under the cell says so; new ranks know nothing of a silence that was planned before.
 
         Parameters
         ----------
@@ -392,8 +393,18 @@ class Ranks:
         if requests.left_messages(found):
             self._epoch += 1
         self._keep_trace(found)
+        self._say_what_was_not_silent(found)
         silent = {"outputs": [], "error": requests.error("NoAnswer", "the rank was interrupted before it could answer")}
         return {r: reply or silent for r, reply in found.items()}
+
+    @staticmethod
+    def _say_what_was_not_silent(found: dict[int, dict | None]) -> None:
+        """Print which planned silences have not begun, on ranks without an error."""
+        for rank, reply in found.items():
+            state = (reply or {}).get("silences")
+            for after, _ in state["left"] if state and not reply["error"] else ():
+                said = f"it has sent messages or begun collectives {state['sends']} times, and that was to be after {after}"
+                print(f"ranks.silence: rank {rank} did not fall silent: {said}.")
 
     def _keep_trace(self, found: dict[int, dict | None]) -> None:
         traced = {rank: reply["trace"] for rank, reply in found.items() if reply and "trace" in reply}

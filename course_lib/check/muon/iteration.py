@@ -63,11 +63,19 @@ class IterationCheck(GroupCheck):
                 cause = "numbers that were rounded to a smaller dtype, or a norm to which more than 1e-7 was added"
             if numbers:
                 cause = "a division by a norm of zero, or by one to which much more than 1e-7 was added"
+                known |= self._epsilons(x.astype(float), steps) if numbers == "small numbers" else {}
             shape_cause = "a matrix that is transposed but not transposed back"
             how = dict(rtol=near, scale=1.0, cause=cause, instead=known, shape_cause=shape_cause)
             self.array(out, want.astype(dtype), name="the result", rank=r, **how)
             if not np.array_equal(after, x):
                 self.fail(f"the argument is another one after the call, on rank {r}", "an operation in place, such as /=")
+
+    @staticmethod
+    def _epsilons(x: np.ndarray, steps: int) -> dict[str, np.ndarray]:
+        """Return the results with other small numbers in the denominator."""
+        u, s, vt = np.linalg.svd(x, full_matrices=False)
+        some = (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+        return {f"the result with {e:g} in the place of 1e-7": u * polynomial(s / (np.linalg.norm(s) + e), steps) @ vt for e in some}
 
     def _results(self, x: np.ndarray, steps: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return what `newton_schulz` must return, and what known mistakes give."""

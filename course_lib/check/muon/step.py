@@ -168,8 +168,9 @@ class MuonCheck(GroupCheck):
                 params, rest = answers[r]
                 if costs:
                     self._bytes(case, given[r], r, when)
+                mistakes = _explaining(case, known, params, key)
                 for i, got in enumerate(params):
-                    instead = {what: case.part(arrays[i], i, key) for what, arrays in known.items()}
+                    instead = {what: case.part(arrays[i], i, key) for what, arrays in mistakes.items()}
                     name = f"{when}: matrix {i}, which rank {case.owner[i]} of the group owns,"
                     cause = PARTS_CAUSE if when.startswith("step 1") else KEPT_CAUSE
                     want = case.part(case.weights[i], i, key).astype(dtype)
@@ -203,7 +204,6 @@ class MuonCheck(GroupCheck):
         last, tp = case.velocity, case.grid[1]
         parts = [np.divide(w.shape, (tp, 1) if axis == 0 else (1, tp)) for w, axis in zip(case.weights, case.axes, strict=True)]
         known["the result without momentum"] = after(means, [0 * v for v in last], factors)
-        known["the result for a running mean as momentum, (1 - mu) G"] = after([(1 - MOMENTUM) * g for g in means], last, factors)
         nesterov = [(1 + MOMENTUM) * g + (MOMENTUM**2 - MOMENTUM) * v for g, v in zip(means, last, strict=True)]
         known["the result for Nesterov's momentum, G + mu M"] = after(nesterov, last, factors)
         if dp > 1:
@@ -218,6 +218,7 @@ class MuonCheck(GroupCheck):
         known["the result with the factor of the shape, but not its root"] = after(means, last, [f * f for f in factors])
         known["the result for a factor without the max"] = after(means, last, [(w.shape[1] / w.shape[0]) ** 0.5 for w in case.weights])
         known["the result for an update in the wrong direction"] = after(means, last, [-f for f in factors])
+        known["the result for a running mean as momentum, (1 - mu) G"] = after([(1 - MOMENTUM) * g for g in means], last, factors)
         known["what it was before"] = case.weights
         case.weights = after(means, case.velocity, factors)
         case.velocity = [MOMENTUM * v + g for v, g in zip(case.velocity, means, strict=True)]
@@ -232,7 +233,7 @@ class MuonCheck(GroupCheck):
         """Check that a rank sent no more than the stated bound."""
         nbytes = sum(g.nbytes for g in (*given["grads"], *given["rest_grads"]))
         times = PASSES[case.grid[1] > 1]
-        cause = "an all-reduce of gradients that only their owners need, or whole matrices sent to ranks that hold a part"
+        cause = "an all-reduce of gradients that only their owners need, whole matrices sent to ranks that hold a part, or a larger dtype"
         most = times * nbytes + CALL_BYTES
         self.sent(self.ranks.traffic[r], most, name=f"{when} ({times} times its gradients)", rank=r, cause=cause)
 
@@ -269,6 +270,16 @@ class MuonCheck(GroupCheck):
                 self.fail(f"after two steps, rank {r} holds {wording.size(more)} more, but its momentum takes {wording.size(one)}", cause)
         self.ranks.call(release_memory, dict(at_once=False))
         return self
+
+
+def _explaining(case: MuonCase, known: dict[str, list], params: list, key: int) -> dict[str, list]:
+    """Keep the known mistakes that give all of a rank's matrices; of two that halve one of them, the other matrices tell which it is."""
+
+    def gives(arrays: list) -> bool:
+        parts = [case.part(array, i, key) for i, array in enumerate(arrays)]
+        return all(np.shape(got) == part.shape and np.allclose(got, part, rtol=1e-5) for got, part in zip(params, parts, strict=True))
+
+    return {what: arrays for what, arrays in known.items() if what == "what it was before" or gives(arrays)}
 
 
 def bytes_sent(case: MuonCase, itemsize: int) -> dict[str, float]:

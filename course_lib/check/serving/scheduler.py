@@ -235,9 +235,7 @@ class SchedulerCheck(GroupCheck):
                 said = f"add refused {refused}, and next_batch returned {prefill} and {decode}"
                 cause = "a text may grow to prompt + limit tokens, which must fit into the cache; a refused one must not wait"
                 if refused == [2, 3]:
-                    cause = (
-                        "next_batch returns the texts to prefill, then those to decode; no text is in both, and no refused one in either"
-                    )
+                    cause = "next_batch returns the texts to prefill, then those to decode; none is in both, and no refused one in either"
                 self.fail(f"on rank {r}, texts 2, 1, 3 of 11 + 15, 11 + 9, 25 + 1 tokens came: {said}; expected [2, 3], [1], []", cause)
         self.ranks.call(forget_trial)
         return self

@@ -23,23 +23,28 @@ _SENDING = {Communicator: ("run_collective", "begin", "Split", "_outgoing"), Mes
 
 
 @contextmanager
-def silences(plan: list[tuple[int, float]]) -> Iterator[None]:
+def silences(plan: list[tuple[int, float]]) -> Iterator[dict]:
     """Have this rank fall silent inside a ``with`` block.
 
     Parameters
     ----------
     plan : list of (int, float)
         For each silence, in order: how many sends come before it, and its seconds.
+
+    Yields
+    ------
+    dict
+        "sends": how many there have been; "left": the silences that have not begun.
     """
     if isolated.connection:  # there, the broker does it
-        yield
+        yield {"sends": 0, "left": []}
         return
     state = {"sends": 0, "left": list(plan)}
     before = {(kind, name): getattr(kind, name) for kind, names in _SENDING.items() for name in names}
     try:
         for (kind, name), original in before.items():
             setattr(kind, name, _silent_before(original, state))
-        yield
+        yield state
     finally:
         for (kind, name), original in before.items():
             setattr(kind, name, original)

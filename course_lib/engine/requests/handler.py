@@ -128,13 +128,13 @@ def _hello(request: dict) -> dict:
 def _cell(request: dict) -> dict:
     shell = get_ipython()
     with _round(request) as finish, capture_output(shell) as outputs, _named(shell.compile, request["label"]):
-        with _recording(request) as trace, _silences(request):
+        with _recording(request) as trace, _silences(request) as silences:
             result = shell.run_cell(request["source"], store_history=False)
         raised = result.error_before_exec or result.error_in_exec
         if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
             raised.filename = request["label"]  # the tokenizer does not know the cell's name
         error = finish(raised)
-    return {"outputs": outputs, "error": error, **trace}
+    return {"outputs": outputs, "error": error, "silences": silences, **trace}
 
 
 def _call(request: dict) -> dict:
@@ -143,11 +143,11 @@ def _call(request: dict) -> dict:
     from course_lib.collectives.instrumentation.wrong_group_hint import hints_for_error, record_wrong_groups
     from course_lib.collectives.progress.operations import progress_state
 
-    shell, value, error, trace, open_before = get_ipython(), None, None, {}, progress_state.open_requests
+    shell, value, error, trace, silences, open_before = get_ipython(), None, None, {}, None, progress_state.open_requests
     looking = contextlib.nullcontext([]) if isolated.connection else record_wrong_groups()
     with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group:
         try:
-            with _recording(request) as trace, _silences(request):
+            with _recording(request) as trace, _silences(request) as silences:
                 traffic.reset()
                 traffic_gates.set_gates(request["gates"])
                 namespace = _unpacked(request) if request["source"] else shell.user_ns
@@ -160,8 +160,16 @@ def _call(request: dict) -> dict:
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
-    reply = {"outputs": outputs, "error": error, "value": value, "traffic": moved, "wrong_group": wrong_group[:1], **trace}
-    return {**reply, "unended": max(0, progress_state.open_requests - open_before)}
+    reply = {
+        "outputs": outputs,
+        "error": error,
+        "value": value,
+        "traffic": moved,
+        "wrong_group": wrong_group[:1],
+        "silences": silences,
+        **trace,
+    }
+    return {**reply, "silences": silences, "unended": max(0, progress_state.open_requests - open_before)}
 
 
 def _unpacked(request: dict) -> dict:
