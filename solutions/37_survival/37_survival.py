@@ -90,8 +90,7 @@ DiLoCoCheck("DiLoCo", ranks).as_data_parallel().train(4, every=3).train(2, every
 # Collectives need all ranks. `mail = Messenger(everyone)` has others: `mail.send_all(topic, key, value)` sends to all others,
 # `mail.send(dest, topic, key, value)` to one rank, and neither waits. `for message in mail.listen(topic, seconds)` yields messages as they
 # arrive, until the time is over (0: those already here). Each has `source`, `key` and `value`; `mail.keep(message)` puts it back for the
-# next `listen`. **No message is lost, but some are late**: a silent rank gets its messages, and sends its own, when it is back. Who hears
-# whom here?
+# next `listen`. **No message is lost, but some are late**: a silent rank gets its messages, and sends its own, once back. Who hears whom?
 
 
 # %% Send, and listen for a while tags=["experiment", "slide"]

@@ -143,16 +143,21 @@ class SurvivalCheck(GroupCheck):
                 self._ahead(r, turn)
         if without is not None:
             self._goes_on(without, found)
-        for r in copies or ():
+        self._places_in_the_end(found, steps, silent, (home, stuck or set(), copies or set()), alone=not cut)
+        return self
+
+    def _places_in_the_end(self, found: list, steps: int, silent: Silences, how: tuple, *, alone: bool) -> None:
+        """Check how far each rank has come; `how`: see `home`, `stuck` and `copies` of `_run`."""
+        (home, stuck, copies), isolated = how, self.ranks.isolated
+        for r in copies:
             if all(who is not None for _, _, who, *_ in (turn for turn in found[r] if len(turn) > 2)):
                 cause = "a rank that does not look whether the others are in a later step already"
                 self.fail(f"rank {r} is away for several steps, and then takes each of them by itself instead of copying a state", cause)
         for r in ALL:
             last = found[r][-1][3] if len(found[r][-1]) > 2 else found[r][-1][0]
-            self._ends(r, last, steps, r in (stuck or ()), r in (set(ALL) - set(silent) - (stuck or set()) if home is None else home))
-            if isolated and r not in silent and not cut and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
+            self._ends(r, last, steps, r in stuck, r in (set(ALL) - set(silent) - stuck if home is None else home))
+            if isolated and r not in silent and alone and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
                 self._in_all(r, found[r])
-        return self
 
     def _draw(self, silent: Silences) -> None:
         """Draw a model and samples, and plan the silences."""
