@@ -59,7 +59,7 @@ class Event(NamedTuple):
     @property
     def label(self) -> str:
         """Number in a span's only label, such as that of a micro-batch or a block; empty if there is none, or more than one label."""
-        found = re.fullmatch(r"[^\d,]* (\d+)", self.of)
+        found = re.fullmatch(r"[^\d,]* (\d+|[⁰¹²³⁴-⁹]+)", self.of)
         return found[1] if found else ""
 
 

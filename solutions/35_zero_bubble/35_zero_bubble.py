@@ -278,7 +278,7 @@ plots.bars(measured, "Peak memory of a step with eight micro-batches", "MB")
 
 # %% Draw interleaving tags=["folded", "slide-50"]
 p, m = 4, 8  # ranks, and micro-batches: a multiple of p
-schedules.draw_orders({"1F1B": work_orders(p, 1, m), "2 chunks": work_orders(p, 2, m)})
+schedules.draw_orders({"1F1B": work_orders(p, 1, m), "2 chunks (small: the second)": work_orders(p, 2, m)})
 
 # %% Compare the memory tags=["folded", "slide"]
 after_f, after_b = ranks.pull("kept")[0]  # bytes that rank 0 keeps of a micro-batch

@@ -6,6 +6,7 @@ weights, take one unit each. And a rank may have several chunks of layers: chunk
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from course_lib import plots
@@ -120,8 +121,8 @@ def as_trace(done: Sequence[TimedWork], title: str, message: float = 0.0) -> Tra
     """
     everyone, last, ranks = tuple(range(len(done))) if message else (), len(done) - 1, []
     for rank, work in enumerate(done):
-        events, free = [], 0.0
-        for kind, k, begin, end in work:
+        events, free, chunks = [], 0.0, _chunk_numbers(work)
+        for (kind, k, begin, end), chunk in zip(work, chunks, strict=True):
             source, dest = {"F": (rank - 1, rank + 1), "B": (rank + 1, rank - 1), "W": (-1, -1)}[kind]
             tag = "FBW".index(kind)
             if source not in range(last + 1) and begin > free:
@@ -129,12 +130,36 @@ def as_trace(done: Sequence[TimedWork], title: str, message: float = 0.0) -> Tra
             if source in range(last + 1):
                 number = k if message else -1  # messages that take no time have no arrows
                 events.append(Event("receive", "receive", free, begin, everyone, number, 0, source, tag))
-            events.append(Event("span", ACTIVITY_NAMES[kind], begin, end, of=f"micro batch {k}"))
+            events.append(Event("span", ACTIVITY_NAMES[kind], begin, end, of=f"micro batch {_in_chunk(k, chunk)}"))
             if message and dest in range(last + 1):
                 events.append(Event("started send", "send", end, end + message, everyone, k, 0, dest, tag))
             free = end
         ranks.append(RankTrace(rank, 0.0, free, events))
     return Trace(ranks, title)
+
+
+def _in_chunk(k: int, chunk: int) -> str:
+    """Number of a micro-batch, in small digits where it is not in the rank's first chunk.
+
+    >>> _in_chunk(13, 0), _in_chunk(13, 1)
+    ('13', '¹³')
+    """
+    return str(k).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")) if chunk else str(k)
+
+
+def _chunk_numbers(work: TimedWork) -> list[int]:
+    """Number of the rank's chunk of layers that each piece of work is in: forward goes through them in order, backward in reverse.
+
+    >>> _chunk_numbers([("F", 0, 0.0, 1.0), ("F", 0, 1.0, 2.0), ("B", 0, 2.0, 3.0), ("B", 0, 3.0, 4.0)])
+    [0, 1, 1, 0]
+    """
+    done: Counter[tuple[str, int]] = Counter()
+    chunks, found = max(Counter((kind, k) for kind, k, *_ in work).values(), default=1), []
+    for kind, k, *_ in work:
+        number = done[kind, k]
+        found.append(number if kind == "F" else chunks - 1 - number)
+        done[kind, k] += 1
+    return found
 
 
 def draw(texts: dict[str, list[str]]) -> plots.Picture:
