@@ -112,7 +112,7 @@ def test_what_is_slow_and_long_is_not_simulated_and_says_so(found, monkeypatch):
 
 @pytest.mark.parametrize("pipeline", [1, 2, 4])
 def test_the_bubble_is_that_of_the_closed_form(pipeline):
-    """Where links take no time and all stages are equal: (p - 1) of the m + p - 1 slots of a micro-batch."""
+    """With links that take no time and equal stages: (p - 1) of the m + p - 1 slots of a micro-batch."""
     free = Link(float("inf"))
     place = Cluster(replace(A100_DEVICE, launch=0.0), pipeline, inside=free, network=free, overhead=0.0, spread=0.0)
     model = Transformer("equal", 8, 1024, 16, 2048, 1, batch=12)
@@ -139,7 +139,7 @@ def test_nothing_that_fits_is_an_error():
 
 
 class Loads(HTMLParser):
-    """What a page loads, and its tags."""
+    """The files that a page loads, and its tags."""
 
     def __init__(self):
         super().__init__()
