@@ -7,6 +7,7 @@ What only a talk has (a slider to play with, questions for the room, the speaker
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import jupytext
@@ -95,14 +96,17 @@ def _begin_with_a_picture(notebook: NotebookNode, named: str = "") -> None:
         course = notebook.cells[place].metadata.get("course", {})
         notebook.cells[place].metadata["course"] = nbformat.from_dict(course | {"picture": True})
         return
-    title = [cell for i, cell in enumerate(notebook.cells[:place]) if cell in before or not i or _kind(cell) == "notes"]
+    second = next((i for i, cell in enumerate(notebook.cells) if i and cell.cell_type == "markdown" and _kind(cell) != "notes"), place)
+    title = [cell for i, cell in enumerate(notebook.cells[:place]) if cell in before or i < second]
     texts = [cell for cell in notebook.cells[:place] if cell not in title]
-    picture, rest = notebook.cells[place], texts + notebook.cells[place + 1 :]
+    picture, rest = notebook.cells[place], notebook.cells[place + 1 :]
+    notes = list(itertools.takewhile(lambda cell: _kind(cell) == "notes", rest))  # about the picture
+    rest = texts + rest[len(notes) :]
     minutes = {"course": picture.metadata.get("course", {}) | {"kind": "given"}}
     picture.metadata = nbformat.from_dict({key: value for key, value in picture.metadata.items() if key != "slideshow"} | minutes)
     if rest[0].cell_type != "code" and not _kind(rest[0]):
         rest[0].metadata["slideshow"] = {"slide_type": "slide"}
-    notebook.cells = [*title, picture, *rest]
+    notebook.cells = [*title, picture, *notes, *rest]
 
 
 def draws(cell: NotebookNode) -> bool:

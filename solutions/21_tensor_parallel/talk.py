@@ -2,7 +2,7 @@
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
-# %% [markdown] after="Draw the shards" tags=["notes"]
+# %% [markdown] after="In parts 04 and 06, we split fc1 by columns and fc2 by rows. A transformer block is split the same way, twice (Shoeybi et al., 2019," tags=["notes"]
 # Columns first, then rows, so nothing is exchanged between the two: that is part 04 again. In the picture on the title slide, a rank's rows
 # belong to the hidden units that its columns of the first matrix produce. Students may ask about using more ranks than heads. That does not
 # work here, because a head is not split.

@@ -2,7 +2,7 @@
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer.
 
-# %% [markdown] after="Draw the positions" tags=["notes"]
+# %% [markdown] after="In part 21, each rank had a quarter of the weights, heads and hidden units. But the LayerNorms and the residual sums are still done in" tags=["notes"]
 # In the picture on the title slide, each rank has two positions at full width. This matters: in the paper's formula for a layer's
 # activations, tensor parallelism leaves 10 of the 34 parts undivided (not counting attention's scores).
 

@@ -2,7 +2,7 @@
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. The last two measurements take a few seconds.
 
-# %% [markdown] after="Draw the stages" tags=["notes"]
+# %% [markdown] after="The model is a small GPT: tokens become vectors, eight transformer blocks work on them, and a final matrix turns them into logits. Each of" tags=["notes"]
 # The bars on the title slide are nearly equal, because the vocabulary has only 64 words. With 50,000 words, the first and the last stage
 # would be much heavier. Stress what is new: no collectives, only messages between neighbours.
 

@@ -3,7 +3,7 @@
 # questions for the room along the way; the next key press shows the answer.
 
 # %% [markdown] after="A ring of four ranks, as in part 00. Each array is cut into four pieces. In each step, a rank sends one piece to the next and gets one" tags=["notes"]
-# Before you move the slider, have someone point at the pieces: in step 1 rank 0 sends piece 0, in step 2 piece 3, which it has just added to.
+# Go back to the slider, and have someone point at the pieces: in step 1 rank 0 sends piece 0, in step 2 piece 3, which it has just added to.
 
 # %% [markdown] after="Draw a ring" tags=["notes"]
 # Dark pieces are complete. After three steps there is one on each rank, and three more steps copy them. Every rank sends and receives in

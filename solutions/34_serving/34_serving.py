@@ -32,8 +32,8 @@ everyone = Communicator()
 
 # %% [markdown] tags=["slide"]
 # A GPT writes one token at a time. **Prefill** runs a whole prompt through the model at once, and gives the first new token. **Decode** runs
-# only this token through it, which gives the next one, and so on. Both read all weights. Below are a model's matrix products for 1 to 256
-# tokens at once, and what the machine allows. How many texts would you decode together?
+# only this token through it, which gives the next one, and so on. Both read all weights. The first picture shows a model's matrix products
+# for 1 to 256 tokens at once, and what the machine allows. How many texts would you decode together?
 
 # %% Draw the roofline tags=["folded", "slide"]
 found = roofline.measure(tokens=[1, 4, 16, 64, 256])

@@ -1,11 +1,11 @@
 # %% [markdown] after="# 34 Serving" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are four questions for the room along the way; the next key press shows the
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
 # answer. Nothing here takes longer than a few seconds. If you have a trained model from part 28, start the server in a terminal before the
-# talk, and ask it at the end.
+# talk, and ask it at the end. Before you draw the picture, let the room guess at how many tokens arithmetic becomes the limit.
 
 # %% [markdown] after="A GPT writes one token at a time. **Prefill** runs a whole prompt through the model at once, and gives the first new token. **Decode** runs" tags=["notes"]
-# Say what either phase reads: all weights, once. Prefill uses each weight for every token of the prompt, decode for a single one. Let the
-# room guess how many tokens at once it takes until the arithmetic is the limit.
+# Say what either phase reads: all weights, once. Prefill uses each weight for every token of the prompt, decode for a single one. Then ask
+# the last question, and go back to the picture: as many texts as there are tokens at its bend.
 
 # %% [markdown] after="Draw the roofline" tags=["notes"]
 # Below the slope, memory is the limit; below the flat part, arithmetic. One token alone gets a small share of what the processor could do.

@@ -40,7 +40,7 @@ plots.lines(steps, "What Newton-Schulz does to a singular value", "before", "aft
 # were tuned to lift small values fast; they never settle at 1, and need not.
 
 # %% [markdown] after="Exercise: newton_schulz" tags=["notes"]
-# Six lines. Ask what happens without the transposition: the same result, but for 4,000 rows and 100 columns a square of 4,000 by 4,000.
+# Seven lines. Ask what happens without the transposition: the same result, but for 4,000 rows and 100 columns a square of 4,000 by 4,000.
 # And without the small number: zeros divided by zero.
 
 # %% [markdown] after="## Your turn: who does which matrix?" tags=["notes"]

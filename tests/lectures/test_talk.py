@@ -96,6 +96,17 @@ def test_a_talks_own_cells_come_behind_the_slide_that_they_name():
             talk.insert(new_notebook(cells=list(cells)), [new_markdown_cell("x", metadata=wrong)], "x")
 
 
+def test_a_picture_takes_its_own_notes_to_the_title():
+    def text(source, kind):
+        return new_markdown_cell(source, metadata={"slideshow": {"slide_type": kind}})
+
+    start, draw = new_code_cell("1", id="start-the-ranks"), new_code_cell("2", id="draw-it")
+    cells = [text("# One", "slide"), start, text("title", "notes"), text("text", "slide"), text("of the text", "notes"), draw]
+    notebook = new_notebook(cells=[*cells, text("of the picture", "notes"), text("# Two", "slide")])
+    talk._begin_with_a_picture(notebook)
+    assert [cell.source for cell in notebook.cells] == ["# One", "1", "title", "2", "of the picture", "text", "of the text", "# Two"]
+
+
 @pytest.mark.slow
 def test_what_a_lecturer_has_changed_stays_until_it_is_asked_for_anew(tmp_path):
     work = tmp_path / "my_lectures"
