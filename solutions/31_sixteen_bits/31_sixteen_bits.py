@@ -140,7 +140,7 @@ def reduce_as(gradient, dtype, comm):
 # %% Check reduce_as tags=["given"]
 PrecisionCheck("reduce_as", ranks).reduces("float32", 4).reduces("float16", 4, 2).reduces("bfloat16", 4).passed()
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown] tags=["slide"]
 # ## Your turn: scale the loss
 #
 # Many gradients are below $2^{-25}$: in float16 they are zero. So multiply the loss by a large **factor**. By the chain rule, all gradients

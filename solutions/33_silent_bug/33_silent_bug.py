@@ -123,7 +123,7 @@ for name in "ABCDEF":
     train(step, words, 10)
     print(f"run {name}:", looking.different_copies(step, same_on)[:2])
 
-# %% [markdown] tags=["slide"]
+# %% [markdown] tags=["slide-50"]
 # ## A worked example: a step
 #
 # `step(batch, mesh)` takes a step on the grid. It returns the loss and the gradients, in the order in which backward reaches them; of a
@@ -136,7 +136,7 @@ print(batch.shape, {name: array.shape for name, array in step(batch, None).items
 alone = [step(batch[i : i + 1], None)["3.norm.bias"] for i in range(len(batch))]
 print(step(batch, None)["3.norm.bias"][:4], np.mean(alone, axis=0)[:4], sep="\n")
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown] tags=["slide"]
 # ## Your turn: compare with one rank
 #
 # Let $g$ be the right gradient, or this rank's part of it. A wrong one is of one of six kinds; the first that fits counts:

@@ -217,7 +217,7 @@ def zb_h1_step(stage, micro_batches, comm):
 check = ZeroBubbleCheck(ranks).step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True)
 check.schedule(4, 6).schedule(2, 4).schedule(4, 3).peak_memory().passed()
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown] tags=["slide"]
 # ## The real timeline, beside 1F1B's
 #
 # Your step now drives tiny stages that sleep until a given time is over, so two cores are enough for four ranks. If `backward_input` does
@@ -268,7 +268,7 @@ peaks = ranks.pull("peaks")
 measured = {f"{name}, rank {r}": peaks[r][name] for name in peaks[0] for r in range(4)}
 plots.bars(measured, "Peak memory of a step with eight micro-batches", "MB")
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown] tags=["slide"]
 # ## Interleaving instead
 #
 # There is an older way to shrink the bubbles: give each rank several smaller **chunks** of layers, and send each micro-batch round the

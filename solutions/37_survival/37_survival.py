@@ -141,7 +141,7 @@ def hear(mail, key, value, enough, deadline, patience):
 # %% Check hear tags=["given"]
 AgreementCheck("hear", ranks).hear_all().hear_late(1).hear_without(3, late=0).hear_patiently(0, 2).passed()
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown] tags=["slide"]
 # ## Your turn: agree
 #
 # Rank 3 sends its update to ranks 0 and 1, and falls silent. Does it count? All must give the same answer: this is **consensus**. It needs
