@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from course_lib.plots.figures import COLORS, INK, MISSING, PALE, SPAN_COLOR, WORK_COLORS, Picture, color, new_figure, on_slides
+from course_lib.plots.figures import COLORS, INK, MISSING, PALE, SPAN_COLOR, WORK_COLORS, Picture, color, new_figure, on_slides, slide_width
 
 KINDS = {"prefill": WORK_COLORS["backward"], "decode": WORK_COLORS["forward"]}
 
@@ -59,19 +59,19 @@ def serving(runs: Mapping[str, dict], title: str) -> Picture:
     """
     count, said = max(len(run["arrived"]) for run in runs.values()), []
     shared = dict(sharex=True, sharey="row", height_ratios=[3, 2])
-    figure, panels = new_figure(4.8 * len(runs), 5.6, title, len(runs), rows=2, **shared)
+    figure, panels = new_figure(slide_width(4.8 * len(runs), 5.6), 5.6, title, len(runs), rows=2, **shared)
     panels = panels.reshape(2, -1)
     for (above, below), (name, run) in zip(panels.T, runs.items(), strict=True):
         _draw_texts(above, run)
         share = _draw_blocks(below, run)
         titles = f"{name}: {run['rate']:.0f} tokens a second", f"{100 * share:.0f}% of the blocks have a text that goes on"
         for axes, text in zip((above, below), titles, strict=True):
-            axes.set_title(textwrap.fill(text, 20) if on_slides() else text, fontsize=10, color=INK)
+            axes.set_title(textwrap.fill(text, 36) if on_slides() else text, fontsize=10, color=INK)
         below.set(xlabel="seconds", xlim=(0, max(max(one["ended"]) for one in runs.values())))
         said.append(f"{name}: {run['rate']:.0f} tokens a second, on average {100 * share:.0f}% of the blocks have a text that goes on")
     panels[0, 0].set(ylabel="text", ylim=(count - 0.5, -0.5))
     panels[1, 0].set_ylabel("block")
-    for shade, what in ((color(0), "text that goes on (each has its color)"), (SPAN_COLOR, "text that is done"), (PALE, "free")):
+    for shade, what in ((color(0), "text that goes on,\neach in its color"), (SPAN_COLOR, "text that is done"), (PALE, "free")):
         panels[1, -1].bar([0], [0], color=shade, label=what)
     panels[1, -1].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     panels[0, -1].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -36,7 +36,7 @@ function hatched(context, color) {
 }
 
 function render({ model, el }) {
-  const data = model.get("data"), scale = data.scale; // 1, on slides more; all lengths below are before it
+  const data = model.get("data"), scale = data.scale > 1 ? (data.scale * innerHeight) / 1080 : 1; // slides; all lengths below are before it
   const height = TOP + ROW * data.lanes.length + AXIS;
   const canvas = document.createElement("canvas"), tip = document.createElement("div"), bar = document.createElement("div");
   let from = 0, to = data.seconds, dragged = null;

@@ -22,7 +22,7 @@ from course_lib.plots.trace.lanes import (
 from course_lib.plots.trace.still import draw
 from course_lib.trace.timeline import Trace
 
-SLIDE_SCALE = 2.2  # size of type and rows on a slide, which the last row of a room reads
+SLIDE_SCALE = 2.2  # size of type and rows on a slide of 1080 lines, which the last row of a room reads
 KINDS = "segments", "work", "operations", "flights", "spans"
 MAX_PARTS = 40_000  # of all rows together, which keeps a notebook's file below 5 MB; the longest ones are kept
 
