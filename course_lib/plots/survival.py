@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.plots.figures import INK, MISSING, PALE, SPAN_COLOR, Picture, color, new_figure
+from course_lib.plots.figures import INK, MISSING, PALE, SPAN_COLOR, Picture, color, new_figure, slide_width
 from course_lib.utils import wording
 
 Turn = tuple[int, Sequence[int] | None, int, float, float]
@@ -22,7 +22,7 @@ def membership(turns: Sequence[Sequence[Turn]], title: str) -> Picture:
     """
     who = {step: set(counted) for mine in turns for step, counted, *_ in mine if counted is not None}
     steps = max(who, default=0) + 1
-    figure, (top, middle, bottom) = new_figure(9.0, 5.4, title, rows=3, height_ratios=[1.2, 1.3, 0.7], sharex=True)
+    figure, (top, middle, bottom) = new_figure(slide_width(9.0, 5.4), 5.4, title, rows=3, height_ratios=[1.2, 1.3, 0.7], sharex=True)
     out = {r: [step for step in range(steps) if r not in who.get(step, ())] for r in range(len(turns))}
     for r, mine in enumerate(turns):
         copied = sorted({after for _, counted, after, *_ in mine if counted is None})
@@ -37,8 +37,8 @@ def membership(turns: Sequence[Sequence[Turn]], title: str) -> Picture:
     top.set_title("in color: its difference counts; hatched: it does not; triangle: starts with a copied state", fontsize=9, color=INK)
     middle.set(ylabel="loss", ylim=(0, None))
     middle.legend(fontsize=8, frameon=False, ncols=4)
-    bottom.set_title("a step lasts until its deadline if a rank is missing, and longer if too few are there", fontsize=9, color=INK)
-    bottom.set(xlabel="outer step", ylabel="seconds", xlim=(-0.6, steps - 0.4))
+    bottom.set_title("seconds of a step: until the deadline if a rank is missing, longer if too few are there", fontsize=9, color=INK)
+    bottom.set(xlabel="outer step", xlim=(-0.6, steps - 0.4))
     for axes in (top, middle, bottom):
         axes.spines[["top", "right"]].set_visible(False)
     said = "; ".join(f"rank {r} is not in {wording.spans(steps)}" for r, steps in out.items() if steps)

@@ -1,15 +1,16 @@
 # %% [markdown] after="# 35 Zero bubble" tags=["notes"]
 # The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key press shows the
-# answer. The last measurement takes a few seconds.
+# answer. The timelines take a few seconds. In the picture, follow the first gradient: above, it leaves rank 3 after two units, and takes six
+# until rank 0 has it. Below, it takes three.
 
 # %% [markdown] after="In part 25's pipeline, each rank is idle for a while at the beginning and at the end. The previous rank waits for the gradient of the" tags=["notes"]
-# Follow the first gradient in the upper picture: it leaves rank 3 after two units, and takes six until rank 0 has it. In the lower one it
-# takes three. The formulas count the idle time of one rank: 9 of 33 ticks, and 3 of 27.
+# The formulas count the idle time of one rank: with one tick for each of F, B and W, 9 of 33 ticks, and 3 of 27. The picture on the first
+# slide says so, too.
 
 # %% [markdown] after="In part 25's pipeline, each rank is idle for a while at the beginning and at the end. The previous rank waits for the gradient of the" tags=["slide"]
 # ## A question for the room
 #
-# In the lower picture, which rank puts off most W, and what does it do with them?
+# Back to the lower picture on the first slide: which rank puts off most W, and what does it do with them?
 
 # %% [markdown] tags=["fragment"]
 # Rank 3 puts off three, and does them at the end, when it has no more B to do. Rank 0 puts off none: it gets its B last, so its end is full
@@ -39,7 +40,7 @@
 # Between B and W, a rank keeps x and the gradient of y for each product. What does it no longer keep?
 
 # %% [markdown] tags=["fragment"]
-# What only B needs: attention's weights, q, k and v, what GELU and the norms keep, and the logits' softmax. In this GPT, about a third of
+# What only B needs: attention's weights, q, k and v, what GELU and the norms keep, and the logits' softmax. In this GPT, less than half of
 # what a micro-batch keeps after F is left.
 
 # %% [markdown] after="## Your turn: ZB-H1" tags=["notes"]

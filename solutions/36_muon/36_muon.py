@@ -64,15 +64,10 @@ print("largest difference:", np.abs(one.data - cut.data).max())
 
 # %% Compare singular values tags=["slide"]
 gradient = np.random.default_rng(0).standard_normal((64, 32)) * 0.9 ** np.arange(32)
-
-
-def orthogonal(matrix):
-    u, _, vt = np.linalg.svd(matrix, full_matrices=False)
-    return u @ vt
-
-
-parts = np.concatenate([orthogonal(part) for part in np.split(gradient, 4)])
-made = {"gradient / 5": gradient / 5, "whole": orthogonal(gradient), "in parts": parts}
+matrices = [gradient, *np.split(gradient, 4)]
+factors = [np.linalg.svd(matrix, full_matrices=False) for matrix in matrices]
+whole, *parts = [u @ vt for u, _, vt in factors]
+made = {"gradient / 5": gradient / 5, "whole": whole, "in parts": np.concatenate(parts)}
 values = {name: np.linalg.svd(matrix)[1] for name, matrix in made.items()}
 plots.lines(values, "Singular values, before and after", "number", "size")
 
@@ -279,7 +274,7 @@ over_time = {way: np.interp(at, run[0]["seconds"], run[0]["losses"]) for way, ru
 plots.lines(over_time, "Training loss against seconds, until the fastest has ended", "seconds", "loss", at)
 
 # %% Trace a step tags=["experiment", "slide-50"]
-# %%px --trace
+# %%px --trace # A step of Muon, sharded
 run.backward(step=0)
 run.step()
 

@@ -82,8 +82,8 @@ plots.lines(steps, "What Newton-Schulz does to a singular value", "before", "aft
 # The dotted line lies on the dashed one: all bits are the same, as both add up in rank order. Muon is a little ahead of Adam.
 
 # %% [markdown] after="Draw the loss against seconds" tags=["notes"]
-# Per second, a step's price counts. On each rank, Muon may lose its lead; sharded, the optimizer takes about a quarter of the time. On a busy
-# machine these lines change places; run it again.
+# Per second, a step's price counts. On each rank, Muon may lose its lead; sharded, the optimizer takes less than half of the time, even if
+# four ranks share two cores. On a busy machine these lines change places; run it again.
 
 # %% [markdown] after="Trace a step" tags=["notes"]
 # Forward and backward, then the first exchange, then a dark bar for each matrix, then the second exchange, and Adam's at the end. Who has the

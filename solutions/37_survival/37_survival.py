@@ -270,7 +270,7 @@ SurvivalCheck("FaultTolerantDiLoCo", ranks).undisturbed().silent(2).half(1, 2).p
 # falls silent, when (a rank sends 12 messages in a step), and how long. Below: 40 inner steps' bytes, and the loss. What does a large H cost?
 
 
-# %% Train with silences tags=["given", "slide-50"]
+# %% Train with silences tags=["given", "skip"]
 # %%px
 def train(steps, every, deadline):
     replica, mail, found = digits_replica(everyone, every), Messenger(everyone), []

@@ -7,8 +7,7 @@
 # easier.
 
 # %% [markdown] after="Draw a silent rank" tags=["notes"]
-# The others wait, half a second, for nothing but one rank. No error, as rank 2 can still come: silent is not a deadlock. The panel says so,
-# too.
+# The others wait, half a second, for nothing but one rank. No error, as rank 2 can still come: silent is not a deadlock.
 
 # %% [markdown] after="Draw a silent rank" tags=["slide"]
 # ## A question for the room
@@ -69,12 +68,9 @@
 # %% [markdown] after="## Who took part when, and what it costs" tags=["notes"]
 # Take guesses before you run it. With two silent ranks, two are left of four: that is no majority.
 
-# %% [markdown] after="Train with silences" tags=["notes"]
-# The loop does not know who is there. The last line is for those who come back when the others have finished.
-
 # %% [markdown] after="Draw who was in" tags=["notes"]
-# A missing rank costs a deadline in each step. The high bar is where two were silent: the others stood still until one was back. The loss
-# shows none of it.
+# The loop that trains does not know who is there. A missing rank costs a deadline in each step. The high bar is where two were silent: the
+# others stood still until one was back. The loss shows none of it.
 
 # %% [markdown] after="Draw who was in" tags=["slide-50"]
 # ## A question for the room
