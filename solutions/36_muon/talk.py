@@ -23,7 +23,7 @@ plots.lines(steps, "What Newton-Schulz does to a singular value", "before", "aft
 # guess before you run the cell: all ones, too?
 
 # %% [markdown] after="Compare singular values" tags=["notes"]
-# As a whole, all are 1. The four parts each have ones, but put together they have singular values between nearly 0 and 2, the root of four:
+# As a whole, all are 1. The four parts each have ones, but put together they have singular values between 0.2 and 2, the root of four:
 # where parts agree about a direction, it counts twice as much. Nothing crashes, and training even goes on; it is another optimizer.
 
 # %% [markdown] after="Compare singular values" tags=["slide"]

@@ -31,7 +31,10 @@ MEASURE = """() => {
       const fair = Math.min(image.parentElement.clientWidth / image.naturalWidth, 0.58 * innerHeight / image.naturalHeight);
       const shown = Math.min(width / image.naturalWidth, height / image.naturalHeight);
       if (shown < 0.97 * fair) wrong.push(`a figure with small type: ${Math.round(100 * shown / fair)} % of what it should be`);
-      if (image.getBoundingClientRect().bottom > bottom) wrong.push('the figure is not all to be seen');
+      let end = bottom;
+      for (let area = image.closest('.jp-OutputArea'); area; area = area.parentElement.closest('.jp-OutputArea'))
+        end = Math.min(end, area.getBoundingClientRect().bottom + 1);
+      if (image.getBoundingClientRect().bottom > end) wrong.push('the figure is not all to be seen');
     }
     const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
     while (texts.nextNode()) {

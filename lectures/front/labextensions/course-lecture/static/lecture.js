@@ -188,7 +188,9 @@
         const { scrollHeight, clientHeight } = this.scroller;
         const boxes = ".jp-Cell:not(.lecture-off) .cm-scroller, .jp-Cell:not(.lecture-off) .jp-RenderedMarkdown";
         const wide = [...this.scroller.querySelectorAll(boxes)];
-        if (scrollHeight <= clientHeight + 1 && wide.every(box => box.scrollWidth <= box.clientWidth + 1)) return;
+        const high = [...this.scroller.querySelectorAll(".jp-Cell:not(.lecture-off) .jp-OutputArea:has(img)")]; // they scroll by themselves
+        if (scrollHeight <= clientHeight + 1 && wide.every(box => box.scrollWidth <= box.clientWidth + 1)
+          && high.every(box => box.scrollHeight <= box.clientHeight + 1)) return;
       }
       document.body.classList.toggle("lecture-tight", !this.slide && this.scroller.querySelector(".jp-Cell:not(.lecture-off) img") !== null);
     }
