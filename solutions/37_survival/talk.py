@@ -2,7 +2,7 @@
 # The picture: rank 2 has fallen silent for half a second, and all others wait for it. The grey lines are folded cells; Shift-Enter runs them.
 # There are three questions for the room; the next key press shows the answer.
 
-# %% [markdown] after="In data parallel training, all ranks wait for the slowest in every step. With checkpoints ([part" tags=["notes"]
+# %% [markdown] after="In data parallel training, all ranks wait for the slowest in every step. With checkpoints ([part 27](27_checkpoint.ipynb)), a run that has" tags=["notes"]
 # Stress the second half: the silent rank does not know. It is not dead, it is late, and what it says when it is back is old. A crash would be
 # easier.
 

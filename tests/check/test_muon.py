@@ -7,11 +7,9 @@ from mpi4py import MPI
 from course_lib.autograd import Adam, Parameter
 from course_lib.check.muon.iteration import polynomial
 from course_lib.check.muon.on_ranks import mix
-from course_lib.check.muon.owners import TIMES_BEST, busiest, draw_blocks, flop
 from course_lib.check.muon.step import LARGEST, LR, MOMENTUM, NUMBERS, PASSES, STEPS, MuonCheck, bytes_sent
 from course_lib.collectives import Communicator
 from course_lib.zero import ShardedAdam
-from grading.authoring.muon_cases import largest_first
 
 GRIDS = [(4, 1), (3, 1), (2, 1), (1, 1), (2, 2), (1, 4), (1, 2)]
 
@@ -99,18 +97,6 @@ def test_the_polynomial_brings_all_but_tiny_values_near_one():
     found = polynomial(np.linspace(0.01, 1, 500), 5)
     assert found.min() > 0.6 and found.max() < 1.25
     assert polynomial(np.array([1e-5]), 5)[0] < 0.01
-
-
-def test_the_visible_cases_of_owners_tell_right_from_wrong():
-    for n in (2, 3, 4):
-        for seed in range(20):
-            case = draw_blocks(np.random.default_rng(seed), n)
-            assert busiest(case.shapes, largest_first(case.shapes, n), n) <= 1.01 * case.best
-            order = sorted(range(len(case.shapes)), key=lambda i: flop(case.shapes[i]))
-            in_turn = [order.index(i) % n for i in range(len(order))]
-            smallest_first = largest_first(case.shapes, n, lambda shape: -flop(shape))
-            for owner in (in_turn, [0] * len(order), smallest_first):
-                assert busiest(case.shapes, owner, n) > TIMES_BEST * case.best, (n, seed)
 
 
 def test_adam_on_shards_is_adam():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.check.muon.owners import TIMES_BEST, busiest, flop
+from course_lib.check.muon.owners import TIMES_BEST, busiest, draw_blocks, flop
 from grading.authoring.muon_cases import NEAR, WORSE, draw_case, largest_first, simpler_choices
 
 
@@ -17,3 +17,15 @@ def test_each_case_decides(n):
             assert len(owner) == len(case.shapes) and set(owner) <= set(range(n))
             assert busiest(case.shapes, owner, n) > TIMES_BEST * case.best
     assert WORSE > TIMES_BEST
+
+
+def test_the_visible_cases_of_owners_tell_right_from_wrong():
+    for n in (2, 3, 4):
+        for seed in range(20):
+            case = draw_blocks(np.random.default_rng(seed), n)
+            assert busiest(case.shapes, largest_first(case.shapes, n), n) <= 1.01 * case.best
+            order = sorted(range(len(case.shapes)), key=lambda i: flop(case.shapes[i]))
+            in_turn = [order.index(i) % n for i in range(len(order))]
+            smallest_first = largest_first(case.shapes, n, lambda shape: -flop(shape))
+            for owner in (in_turn, [0] * len(order), smallest_first):
+                assert busiest(case.shapes, owner, n) > TIMES_BEST * case.best, (n, seed)
