@@ -78,6 +78,7 @@ def test_the_best_of_a_batch_and_length_is_at_least_what_the_command_finds(found
         seconds = found.entries[best[pair]].seconds
         assert seconds <= search.best(shape(pair), PLACE, 1, whole=True)[0].seconds * 1.01
         assert seconds == min(one.seconds for key, one in found.entries.items() if key[:2] == pair and one.fits)
+        assert best[pair][-1] == table.CHOSEN
 
 
 def test_what_is_not_in_the_table_has_a_reason_by_the_planner(found):

@@ -263,7 +263,7 @@ def _search(table: Table, model: Transformer, precision: str) -> None:
             table.impossible[key] = _why_not(model, table.cluster, plain)
             continue
         tried = _tries(some, allowed, best.get(grid))
-        for rest, c in ((PLAIN, plain), (CHOSEN, tried[0])):
+        for rest, c in ((CHOSEN, tried[0]), (PLAIN, plain)):
             if fitting and (why := _too_slow(model, table.cluster, c, fitting[0][0])):
                 table.impossible[*key, rest] = why
             else:
