@@ -256,13 +256,13 @@ pictures.timeline(winner, f"{winner.configuration}")
 price, tokens = 2.0, 300e9  # per GPU per hour, in your currency
 print(report.whole_run(winner, tokens, price))
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown] tags=["skip"]
 # ## Try it
 #
 # Here is the 22B model on 16 devices again, each step simulated. Move a slider: what limits the step now? With "plain", the memory
 # shows what each axis saves. "As the search chooses it" includes ZeRO 2 and 3, which `plan` does not have here.
 
-# %% Move the sliders tags=["folded", "slide-50"]
+# %% Move the sliders tags=["folded", "skip"]
 batches, lengths = (32, 64, 128), (1024, 2048, 4096)  # texts per step, tokens per text
 Explorer(table.build(small, Cluster(A100_DEVICE, 16), batches, lengths))
 
@@ -271,7 +271,7 @@ Explorer(table.build(small, Cluster(A100_DEVICE, 16), batches, lengths))
 #
 # `python -m course_lib.sim plan --model deepseek-v3 --gpus 2048 --device h100` prints the five best configurations, says why the first is
 # the best and what would change that, and writes a report and a trace for Perfetto. It also searches axes that `plan` does not have here:
-# experts, context, ZeRO 2 and 3. With `--page`, it writes a page with sliders like those above. `--help` shows how to describe your own
+# experts, context, ZeRO 2 and 3. With `--page`, it writes a page with sliders instead. `--help` shows how to describe your own
 # model and cluster in a small file.
 
 # %% [markdown] tags=["skip"]

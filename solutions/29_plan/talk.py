@@ -112,10 +112,9 @@ pictures.timeline(simulate(run.model, run.cluster, run.configuration), f"{run.mo
 # 20.1 days on 1,024 devices, 987,061 at 2 an hour. Change the price to yours. Each point of MFU is worth about 17,000 here, so the points
 # that part 20 was about are worth some work.
 
-# %% [markdown] after="Move the sliders" tags=["notes"]
-# Choose "plain" first, and let the room call out a grid. Pipeline 16 has 30% of its time in the bubble and still does not fit, as the first
-# stage has 16 micro-batches in flight. The first button goes back to the best.
-
 # %% [markdown] after="## From a shell" tags=["notes"]
+# `--page` writes sliders to move in front of the room; choose "plain" first. With the 22B model and 64 texts on 16 devices, as in the notebook,
+# pipeline 16 has 30% of its time in the bubble and still does not fit.
+#
 # For 1: tensor stays inside a node and does not feel it; data shrinks, and pipeline, which sends the least, grows. For 2: slow and failing
 # devices, and traffic that shares links. For 3: each replica has half as many texts, so bubbles and communication weigh more.
