@@ -44,7 +44,9 @@ def routing_preferences(logits: Sequence[np.ndarray], title: str) -> Picture:
     for e in range(experts):
         owner = color(e * n // experts)
         _box(axes, (e + 0.08) * step, 2.9, 0.84 * step, owner, f"expert {e}")
-        axes.text((e + 0.5) * step, 4.25, f"{wanted[e]} token{'' if wanted[e] == 1 else 's'}", ha="center", va="center", fontsize=9, color=INK)
+        axes.text(
+            (e + 0.5) * step, 4.25, f"{wanted[e]} token{'' if wanted[e] == 1 else 's'}", ha="center", va="center", fontsize=9, color=INK
+        )
     return Picture(figure, f"{title}: experts 0 to {experts - 1} are preferred by {', '.join(map(str, wanted))} tokens.")
 
 
