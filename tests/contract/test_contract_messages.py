@@ -94,6 +94,11 @@ LEGAL = {
         "out, got = np.empty(2), np.empty(1)\nwait = comm.Iallreduce(np.ones(2), out)\n"
         "comm.Sendrecv(np.ones(1), rank ^ 1, 0, got, rank ^ 1, 0)\nwait.Wait()\nassert out[0] == 8"
     ),
+    "many messages to the rank that comes last": (  # until it takes them in, their sender can send nothing to others
+        "got = np.empty(2)\nwaits = [comm.Isend(np.full(2, float(i)), 3) for i in range(1000 if rank == 0 else 0)]\n"
+        "if rank == 3: time.sleep(0.3)\ncomm.Barrier()\nfor i in range(1000 if rank == 3 else 0): comm.Recv(got, 0); assert got[0] == i\n"
+        "for wait in waits: wait.Wait()"
+    ),
     "one rank starts late": (
         "out, word = np.empty(2), np.empty(1)\nif rank == 5: [comm.Recv(word, r) for r in range(8) if r != 5]\n"  # they have gone on
         "wait = comm.Iallreduce(np.ones(2), out)\nif rank != 5: comm.Send(np.ones(1), 5)\nwait.Wait()\nassert out[0] == 8"

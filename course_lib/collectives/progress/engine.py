@@ -104,6 +104,7 @@ class _LongWait:
             if operation.is_matched():
                 board.compute()
                 self._check_peers()
+                poll_messages()  # a leader can send nothing to other machines while all its buffers hold messages for this rank
                 time.sleep(MIN_SLEEP_SECONDS) if busy else sched_yield()
                 continue
             pause = MIN_SLEEP_SECONDS if poll_messages() else pause
