@@ -393,16 +393,17 @@ class Ranks:
         if requests.left_messages(found):
             self._epoch += 1
         self._keep_trace(found)
-        self._say_what_was_not_silent(found)
+        if not self.isolated:  # there, the broker keeps the silences, and a reply may say anything
+            self._say_what_was_not_silent({rank: found[rank] for rank in silences if found.get(rank)})
         silent = {"outputs": [], "error": requests.error("NoAnswer", "the rank was interrupted before it could answer")}
         return {r: reply or silent for r, reply in found.items()}
 
     @staticmethod
-    def _say_what_was_not_silent(found: dict[int, dict | None]) -> None:
-        """Print which planned silences have not begun, on ranks without an error."""
+    def _say_what_was_not_silent(found: dict[int, dict]) -> None:
+        """Print which planned silences have not begun; `found`: the replies of the ranks for which there were some."""
         for rank, reply in found.items():
-            state = (reply or {}).get("silences")
-            for after, _ in state["left"] if state and not reply["error"] else ():
+            state = {"left": []} if reply["error"] else reply["silences"]
+            for after, _ in state["left"]:
                 said = f"it has sent messages or begun collectives {state['sends']} times, and that was to be after {after}"
                 print(f"ranks.silence: rank {rank} did not fall silent: {said}.")
 

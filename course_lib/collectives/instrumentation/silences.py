@@ -40,7 +40,7 @@ def silences(plan: list[tuple[int, float]]) -> Iterator[dict]:
         "sends": how many there have been; "left": the silences that have not begun.
     """
     if isolated.connection:  # there, the broker does it
-        yield {"sends": 0, "left": []}
+        yield {}
         return
     state = {"sends": 0, "left": list(plan)}
     before = {(kind, name): getattr(kind, name) for kind, names in _SENDING.items() for name in names}

@@ -4,7 +4,7 @@ A request is a dict: "do" (a key of `ACTIONS`); "round", its number; "targets", 
 `collectives.progress.operations`); "trace", the number of events to record (0: no trace); "silences" (see
 `collectives.instrumentation.silences`); and the action's arguments. A reply is a dict:
 "outputs" (see `output.Outputs`), "error" (see `tracebacks.describe`, or None), "abandoned" and "sent", by which the kernel decides whether
-to begin a new epoch, "trace" (see `trace.Recorder.as_dict`), and the action's results.
+to begin a new epoch, "trace" (see `trace.Recorder.as_dict`), "silences" (those that have not begun), and the action's results.
 """
 
 from __future__ import annotations
@@ -160,15 +160,7 @@ def _call(request: dict) -> dict:
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
-    reply = {
-        "outputs": outputs,
-        "error": error,
-        "value": value,
-        "traffic": moved,
-        "wrong_group": wrong_group[:1],
-        "silences": silences,
-        **trace,
-    }
+    reply = {"outputs": outputs, "error": error, "value": value, "traffic": moved, "wrong_group": wrong_group[:1], **trace}
     return {**reply, "silences": silences, "unended": max(0, progress_state.open_requests - open_before)}
 
 
