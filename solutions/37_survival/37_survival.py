@@ -33,8 +33,7 @@ everyone = Communicator()
 # %% [markdown] tags=["slide"]
 # In data parallel training, all ranks wait for the slowest in every step. With checkpoints ([part 27](27_checkpoint.ipynb)), a run that has
 # lost a rank starts again, and computes some steps twice. Here, the others go on. A rank **falls silent**: its machine hangs, or its
-# network is down. It does not know that, and may be back any moment. In the first picture, it is rank 2.
-# What do the others do?
+# network is down. It does not know that, and may be back any moment. In the first picture, it is rank 2. What do the others do?
 
 # %% Draw a silent rank tags=["slide"]
 ranks.silence(2, seconds=0.5)
