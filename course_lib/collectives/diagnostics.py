@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Sequence
 from types import FrameType
 
 import numpy as np
@@ -123,9 +124,11 @@ def message_mismatch(array: np.ndarray, message: object, place: str) -> str:
     return f"{place}: expected {array.size} {array.dtype} from rank {source}, but rank {source} sent {message}. {hint}"
 
 
-def left_alone(rank: int, where_: str) -> str:
-    """Return the DeadlockError text for a rank whose partner has left a transfer in progress."""
-    return f"rank {rank} was left alone in the middle of {where_}: another rank was interrupted, or ended its cell without waiting."
+def left_alone(rank: int, where_: str, unread: Sequence[int] = ()) -> str:
+    """Return the DeadlockError text for a rank whose partner has left a transfer in progress; `unread`: with whom messages are open."""
+    said = f"rank {rank} was left alone in the middle of {where_}: another rank was interrupted, or ended its cell without waiting"
+    others = sorted({*unread} - {rank})
+    return f"{said}; or its messages to {wording.ranks(others)} fill all buffers, as nobody receives them." if others else f"{said}."
 
 
 def too_late(where_: str, limit: float) -> str:

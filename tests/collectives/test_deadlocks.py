@@ -145,6 +145,26 @@ def test_a_rank_that_raises_is_named_to_those_who_wait(eight):
     assert seconds < patient(10)  # not a speed test: a hang would take a minute
 
 
+def test_messages_that_fill_all_buffers_are_named(eight):
+    """Rank 3 has finished its cell, and receives none of them, so rank 0 can send nothing else; rank 1 waits for rank 0."""
+    errors, seconds = failing(
+        eight,
+        """
+from course_lib.collectives.progress import engine
+pair, before = comm.Split(rank // 2, 0), engine.FINISHED_PEER_SECONDS
+engine.FINISHED_PEER_SECONDS = 1.0
+waits = [comm.Isend(np.ones(3), 3) for _ in range(1000 if rank == 0 else 0)]
+try:
+    if rank < 2:
+        pair.Allreduce(np.ones(100_000), np.empty(100_000))
+finally:
+    engine.FINISHED_PEER_SECONDS = before
+""",
+    )
+    assert "its messages to rank 3 fill all buffers" in errors[0]["message"] and "left alone" in errors[1]["message"]
+    assert errors[2:] == [None] * 6 and seconds < patient(10)
+
+
 @pytest.mark.slow
 def test_slow_is_not_stuck(eight):
     replies = eight.run("if rank == 1:\n    time.sleep(4)\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)")

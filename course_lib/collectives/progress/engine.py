@@ -141,15 +141,19 @@ class _LongWait:
         return self._detector.is_confirmed(snapshot, found if concerned else (), time.monotonic())
 
     def _check_peers(self) -> None:
-        """Raise DeadlockError if another rank has left the transfer and the time to complete it is over."""
+        """Raise DeadlockError if another rank has left the transfer and the time to complete it is over.
+
+        So may a rank that does not take part: while it takes in none of this rank's messages, their buffers may be all that MPI has.
+        """
         moment = time.monotonic()
         if self._board.machines and moment >= self._next_snapshot:
             self._next_snapshot = moment + self._snapshot_interval
             self._board.refresh()
-        seconds = grace_seconds(self._board, self._operation.members)
+        unread = [rank for other in progress_state.in_flight if not other.collective and not other.is_matched() for rank in other.members]
+        seconds = grace_seconds(self._board, (*self._operation.members, *unread))
         self._grace_deadline = (self._grace_deadline or moment + seconds) if seconds else None
         if self._grace_deadline and moment > self._grace_deadline:
-            raise DeadlockError(diagnostics.left_alone(self._board.rank, self._operation.describe()))
+            raise DeadlockError(diagnostics.left_alone(self._board.rank, self._operation.describe(), unread))
 
 
 def grace_seconds(board: Board, members: tuple[int, ...]) -> float:
