@@ -81,18 +81,27 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     """
     rows, end = model.rows, len(model.rows) - 1
     last, born = np.array(model.last, int), np.array(model.born, int)
-    moves = {row[1]: row[0] for row in rows if len(row) == 2}  # the last move, in or out, of each stored value
+    moves, settled, operations, ends, sent = {}, set(), [], [], []
+    for i, row in enumerate(rows):  # once, as most of its time goes into fetching the rows from memory
+        kind = row[0]
+        if kind == "hold" or kind == "drop":
+            moves[row[1]] = kind  # the last move, in or out, of each stored value
+        elif kind not in _BOOKKEEPING_KINDS:
+            operations.append(i)
+            ends.append(row[3])
+            if kind == "update":
+                settled.update(row[4])
+            elif kind == "send":
+                sent.append((row[4][0], row[6]))
     last[[number for number, move in moves.items() if move == "hold"]] = end
-    settled = moves.keys() | {number for row in rows if row[0] == "update" for number in row[4]}
+    settled.update(moves)
     last[[number for *_, number in loaded_values(model) if number not in settled]] = end
-    operations = [i for i, row in enumerate(rows) if row[0] not in _BOOKKEEPING_KINDS]
-    times = np.array([rows[i][3] for i in operations])
-    sent = [(row[4][0], row[6]) for row in (rows[i] for i in operations) if row[0] == "send"]
+    times = np.array(ends)
     sent += [(p.value.id, p.exchange) for p in model.pending.values() if p.exchange.kind == "send"]
     for number, exchange in sent:
         if exchange.asked > exchange.end:  # not received yet: it is in the sender's buffer
-            later = operations[np.searchsorted(times, exchange.asked) :] or [end]
-            last[number] = max(last[number], later[0])
+            place = np.searchsorted(times, exchange.asked)
+            last[number] = max(last[number], operations[place] if place < len(operations) else end)
     change = np.bincount(born, model.sizes, len(rows) + 2) - np.bincount(np.maximum(last + 1, born), model.sizes, len(rows) + 2)
     held = np.cumsum(change)[: len(rows)]
     return times, held[operations]
