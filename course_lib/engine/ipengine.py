@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
+from types import SimpleNamespace
 
+from ipykernel import ipkernel
 from ipykernel.compiler import XCachingCompiler
 from ipykernel.iostream import OutStream
 from ipykernel.zmqshell import ZMQInteractiveShell
@@ -77,6 +80,8 @@ def prepare(folder: str) -> RankEngine:
     -------
     RankEngine
     """
+    # A kernel lists the files of all modules, for a debugger that ranks do not have; each look copies a page of the fork, 3 MB a rank.
+    ipkernel.sys = SimpleNamespace(**vars(sys) | {"modules": {}})
     engine = RankEngine.instance(config=Config(ENGINE_SETTINGS | {"ProfileDir": {"location": folder}}))
     engine.initialize([])
     ZMQInteractiveShell.instance(parent=engine, profile_dir=ProfileDir(location=folder), compiler_class=XCachingCompiler)
