@@ -61,7 +61,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     plan.add_argument("--tokens", type=float, help="tokens of the whole run, to compute its duration")
     plan.add_argument("--price", type=float, help="price of a GPU-hour, to compute the cost of those tokens")
     plan.add_argument("--out", type=Path, help="folder for the report and the trace (plan)")
-    page = "instead, write a page with sliders for batch, length and grid, to open in a browser (plan/page.html); a minute or two, more with experts"
+    page = "instead, write a page with sliders for batch, length and grid, to open in a browser (plan/page.html); takes minutes"
     plan.add_argument("--page", type=Path, nargs="?", const=PAGE, metavar="FILE", help=page)
     validate = commands.add_parser("validate", help="compare simulated steps with published measurements")
     validate.add_argument("--out", type=Path, help="a PNG file for a figure of the errors")
