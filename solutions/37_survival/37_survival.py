@@ -291,7 +291,7 @@ for r, sends, seconds in ((2, 62, 0.8), (1, 148, 0.5), (2, 182, 1.5), (1, 208, 0
 found = ranks.call("train", dict(steps=30, every=10, deadline=0.15), show=True)
 plots.membership(found, "Who was in each outer step, the loss, and the time")
 
-# %% Count the bytes tags=["experiment", "slide-50"]
+# %% Count the bytes tags=["experiment", "slide"]
 runs = {}
 for every in (1, 2, 5, 10):
     turns = ranks.call("train", dict(steps=40 // every, every=every, deadline=0.3))
