@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.simulation import bare
 
-# Loop, sizes, and the limit relative to the bare loop: what is kept, as half of it could not be reached. Of about 1.8 µs for an event, 0.4
-# are statistics, 0.2 to 0.4 garbage collection, and no function of the rest takes a tenth: the loop's own Python, a call, the rules, a row.
+# Loop, sizes, and the limit relative to the bare loop: what is kept, as half of it could not be reached. Of about 2 µs for an event,
+# statistics take 0.4 and garbage collection 0.1 to 0.3; of the rest, no function takes a tenth.
 LOOPS = {
     "data-parallel-64x64": ("train_ddp", dict(world_size=64, num_layers=64, global_batch_size=2048, batch_size=32), 4.0),
     "1f1b-16x16-256-micro-batches": ("part3_training_loop", dict(world_size=16, num_layers=16, global_batch_size=256, batch_size=1), 9.0),
