@@ -43,6 +43,7 @@ class BubblewrapSpawner(LocalProcessSpawner):
         self.groups: list[Path] = []
         self.place: Path | None = None
         self.hub_proxy: SocketProxy | None = None
+        self._cleaning = asyncio.Lock()
 
     @property
     def instructor(self) -> bool:
@@ -133,15 +134,26 @@ class BubblewrapSpawner(LocalProcessSpawner):
         return ended
 
     async def clean(self) -> None:
-        """Remove the sockets and the control groups; processes still in these are ended."""
-        if self.hub_proxy:
-            self.hub_proxy.close()
-        groups, place = self.groups, self.place
-        self.groups, self.place, self.hub_proxy = [], None, None
-        for group in groups:
-            await asyncio.to_thread(cgroup.end, group)
-        if place:
-            shutil.rmtree(place, ignore_errors=True)
+        """Remove the sockets and the control groups; processes still in these are ended.
+
+        A second call waits for the first: a start must not create groups that an earlier call is about to end. All is done in one thread,
+        which goes on to the end even if the Hub, on its way out, cancels the caller.
+        """
+        async with self._cleaning:
+            if self.hub_proxy:
+                self.hub_proxy.close()
+            groups, place = self.groups, self.place
+            self.groups, self.place, self.hub_proxy = [], None, None
+            if groups or place:
+                await asyncio.to_thread(remove, groups, place)
+
+
+def remove(groups: list[Path], place: Path | None) -> None:
+    """End the processes in control groups, and remove these and the folder of a server's sockets."""
+    for group in groups:
+        cgroup.end(group)
+    if place:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 async def first_response_line(path: Path, words: str) -> bytes:

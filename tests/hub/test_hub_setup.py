@@ -1,5 +1,6 @@
 """Setting the hub up: its settings, who may come in, how a server ends, and what is left of a hub that is killed."""
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -224,6 +225,27 @@ def test_a_server_that_nobody_uses_goes():
         assert wait_until(lambda: not processes_of("hubada"), 60), hub.log()
     finally:
         hub.close()
+
+
+def test_what_a_server_leaves_is_removed_to_the_end_even_if_the_hub_ends_meanwhile(monkeypatch, tmp_path):
+    from hub import bubblewrap_spawner, limits
+
+    end = bubblewrap_spawner.cgroup.end
+    monkeypatch.setattr(bubblewrap_spawner.cgroup, "end", lambda group: (time.sleep(0.2), end(group)))  # as if processes were slow to go
+    spawner = bubblewrap_spawner.BubblewrapSpawner()
+    spawner.place = tmp_path / "place"
+    spawner.place.mkdir()
+    spawner.groups = groups = limits.made(tmp_path, 0, 1 << 30, 1, 100)
+    assert groups
+
+    async def ended_by_its_hub():
+        first, second = asyncio.create_task(spawner.clean()), asyncio.create_task(spawner.clean())
+        await asyncio.sleep(0.1)
+        assert not first.done() and not second.done(), "a start would not wait until the server before it has gone"
+        first.cancel()
+
+    asyncio.run(ended_by_its_hub())
+    assert not [group for group in groups if group.exists()] and not (tmp_path / "place").exists()
 
 
 def test_a_hub_that_is_killed_takes_its_servers_along_and_comes_again():
