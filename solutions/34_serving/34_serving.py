@@ -25,7 +25,7 @@ ranks = cluster.start(4)
 # %%px
 import numpy as np
 from course_lib.collectives import Communicator
-from course_lib.gpt.serving import Engine, Text, attend, small_model
+from course_lib.gpt.serving import Engine, Text, attend, paged_attention, small_model
 from course_lib.gpt.serving.simulation import compare
 
 everyone = Communicator()
@@ -113,6 +113,7 @@ serving.CacheCheck("PagedCache", ranks).by_hand().drawn().memory().passed()
 # Each block of the model adds to `x` the sum of all ranks' `block.out(...)`, then that of their `block.mlp(x)`; in the end,
 # `model.logits(x)`. `cache.slots(text.number)` already has a slot for each of `text.tokens`: write each layer's keys and values there.
 # `prefill` runs all tokens of one text. `decode` runs the last token of several texts, whose earlier tokens are in the cache.
+# `paged_attention(q, keys, values, slots)` is `attend` for one token of each text: `slots` is a list with each text's slots.
 
 
 # %% Exercise: prefill, decode tags=["exercise", "slide-50"]
@@ -142,8 +143,8 @@ def decode(model, texts, cache, comm):
     total = np.empty_like(x)
     for (keys, values), block in zip(cache.data, model.blocks, strict=True):
         q, keys[last], values[last] = block.qkv(x)
-        seen = [attend(q[[i]], keys[own], values[own]) for i, own in enumerate(slots)]
-        comm.Allreduce(block.out(np.concatenate(seen)), total)
+        seen = paged_attention(q, keys, values, slots)
+        comm.Allreduce(block.out(seen), total)
         x = x + total
         comm.Allreduce(block.mlp(x), total)
         x = x + total
@@ -181,9 +182,8 @@ serving.ForwardCheck("next_token", ranks).next_token(4).next_token(4, np.float64
 # ## Your turn: continuous batching
 #
 # **Static batching** fills a batch, decodes until all its texts are done, and fills the next one. **Continuous batching** chooses anew
-# before each step (Yu et al., 2022, "Orca"). A text leaves when it is done. One that waits joins when there is a place in the batch, and
-# blocks for its tokens so far. Then a running text may need a block when none is free. So some text is **preempted**: it gives back its
-# blocks, waits, and is prefilled again later, with everything that it has generated.
+# before each step (Yu et al., 2022, "Orca"): a text leaves when it is done, and one that waits joins when the batch has a place and the cache
+# blocks. If a running text needs a block and none is free, one is **preempted**: it gives back its blocks, waits, and is prefilled again.
 #
 # The hidden tests ask for 0.9 of the speed of this simple policy, at least: before each step, texts that are done leave; running texts get
 # their next slot, oldest first, and while there is none, the youngest is preempted; then those that wait are admitted in order. So that
@@ -238,18 +238,18 @@ loads = [5, 10, 20, 30, 40, 60]  # texts a second: numbers to play with
 runs, latency = compare(Scheduler, lambda: PagedCache(24, 8, (1, 2, 1, 1)), loads)
 
 # %% Draw texts and blocks over time tags=["folded", "slide"]
-plots.serving(ranks.pull("runs")[0], "40 texts and 24 blocks, on a simulated clock")
+plots.serving(ranks.pull("runs")[0], "40 texts, 24 blocks, batches of 8, on a simulated clock")
 
 # %% Draw the latency tags=["folded", "slide"]
-latency, title = ranks.pull("latency")[0], "From a text's arrival to its last token"
+latency, title = ranks.pull("latency")[0], "Mean time from a text's arrival to its last token"
 plots.lines(latency, title, "texts a second", "seconds", ranks.pull("loads")[0])
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: hand a text over
 #
 # While a long prompt is prefilled, all others wait. So large servers prefill on some ranks, decode on others, and send keys and values over.
-# Rank `source` of comm has all heads (tp 1); rank `target[i]` needs part i of equal parts (tp 2). The text has other slots on each rank,
-# already allocated. All ranks of comm make the call; ranks in neither place do nothing.
+# Rank `source` of comm has all heads (tp 1); rank `target[i]` needs part i of equal parts (tp 2). The text already has slots on each of them,
+# other ones on each rank. All ranks of comm make the call; ranks in neither place do nothing.
 
 
 # %% Exercise: hand_over tags=["exercise", "slide-50"]
@@ -282,7 +282,7 @@ serving.HandOverCheck("hand_over", ranks).hands_over(2).hands_over(3).passed()
 # %%px --trace # Four texts on four ranks
 engine = Engine(model, globals(), everyone, blocks=12, block_size=4, most=3)
 for i, prompt in enumerate([b"def ", b"import numpy", b"if", b"x"]):
-    engine.add(Text(i, list(prompt), limit=6))
+    engine.add(Text(i, list(prompt), limit=2 + 2 * i))
 while batch := engine.step():
     print([text.number for text in batch], end=" ")
 

@@ -189,8 +189,8 @@ def decode__with_all_weights():
 """,
     "q, keys[last], values[last] = block.qkv(x)",
     "q, k, v = block.qkv(x)\n        for i, t in enumerate(texts):\n            kept.setdefault((id(block), t.number), []).append((k[i], v[i]))",
-    "seen = [attend(q[[i]], keys[own], values[own]) for i, own in enumerate(slots)]",
-    "seen = [attend(q[[i]], *map(np.array, zip(*kept[id(block), t.number]))) for i, t in enumerate(texts)]",
+    "seen = paged_attention(q, keys, values, slots)",
+    "seen = np.concatenate([attend(q[[i]], *map(np.array, zip(*kept[id(block), t.number]))) for i, t in enumerate(texts)])",
 )
 def decode__a_cache_of_its_own():
     """Keeps keys and values in a global dict."""

@@ -13,10 +13,10 @@ from tornado.netutil import bind_sockets
 from course_lib.autograd import Sequential
 from course_lib.check.serving.reference import full_forward, random_weights
 from course_lib.gpt.model import Sizes, layers
-from course_lib.gpt.serving import ServingModel, Text, attend, draw_weights
+from course_lib.gpt.serving import ServingModel, Text, attend, draw_weights, paged_attention
 from course_lib.gpt.serving import server as server_module
 from course_lib.gpt.serving.completions import Answer, Asked, BadRequest, read_request
-from course_lib.gpt.serving.model import named_weights, part
+from course_lib.gpt.serving.model import multiply, named_weights, part
 from course_lib.gpt.serving.server import Server, take_step
 from course_lib.gpt.serving.simulation import FREE, KEPT, StaticScheduler, StepCost, arrivals, simulate
 
@@ -50,6 +50,28 @@ def test_the_last_queries_see_what_they_see_among_all():
         assert np.allclose(attend(q[-count:], k, v), whole[-count:])
     with pytest.raises(ValueError, match="no fewer"):
         attend(q, k[:3], v[:3])
+
+
+def test_paged_attention_of_several_texts_is_attention_of_each():
+    random = np.random.default_rng(0)
+    keys, values = random.standard_normal((2, 40, 2, 3))
+    slots = np.split(random.permutation(40), [1, 8, 8 + 20])
+    q = random.standard_normal((4, 2, 3))
+    want = np.concatenate([attend(q[[i]], keys[own], values[own]) for i, own in enumerate(slots)])
+    assert np.allclose(paged_attention(q, keys, values, slots), want, rtol=0, atol=1e-14)
+    assert paged_attention(q.astype(np.float32), keys.astype(np.float32), values.astype(np.float32), slots).dtype == np.float32
+    with pytest.raises(ValueError, match=r"slots one array a text; got .* and 3 texts with \[1, 7, 20\] slots"):
+        paged_attention(q, keys, values, slots[:3])
+    with pytest.raises(ValueError, match=r"\[0, 7, 20, 12\] slots"):
+        paged_attention(q, keys, values, [slots[0][:0], *slots[1:]])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, 12, 13])
+@pytest.mark.parametrize("shape", [(256, 512), (511, 1021), (7, 3)])
+def test_a_product_in_slices_is_the_product(rows, shape):
+    random = np.random.default_rng(rows)
+    x, matrix = random.standard_normal((rows, shape[0])), random.standard_normal(shape)
+    assert np.allclose(multiply(x, matrix), x @ matrix, rtol=0, atol=1e-11)
 
 
 def test_the_checks_weights_are_such_that_every_array_counts():

@@ -11,8 +11,15 @@ from course_lib.utils import wording
 CALLS = 1500  # in each drawn run
 SLACK_BYTES = 2 << 20  # in a rank's memory, besides the cache
 EXPLANATIONS = {
-    "KeyError": ("a method of PagedCache looks for a text that has no blocks", "free and slots, which may be called with any number"),
+    "KeyError": (
+        "a method of PagedCache looks for a text that has no blocks",
+        "free and slots, which may be called with any number, also after an allocate that was refused",
+    ),
     "pop from": ("PagedCache takes a block although none is free", "allocate or append without a look at how many blocks are free"),
+    "IndexError": (
+        "a method of PagedCache looks for a block that its text does not have",
+        "a length that grows although no block was free: a refused call changes nothing",
+    ),
 }
 
 
@@ -20,9 +27,9 @@ class CacheCheck(GroupCheck):
     """A `Check` of `PagedCache`. It knows how many blocks must be free, and which slots are whose."""
 
     def by_hand(self) -> CacheCheck:
-        """Check a short story: three texts in four blocks of three tokens."""
+        """Check a short story: three texts in four blocks of three tokens; one of them is freed twice."""
         ops = [("allocate", 7, 4), ("allocate", 8, 3), ("allocate", 9, 4), ("append", 7), ("append", 7), ("append", 7), ("append", 8)]
-        ops += [("free", 7), ("allocate", 9, 4), ("append", 8), ("free", 9), ("free", 8)]
+        ops += [("free", 7), ("free", 7), ("allocate", 9, 4), ("append", 8), ("free", 9), ("free", 8)]
         return self._run([(4, 3, [*ops, ("allocate", 7, 4), ("free", 7), ("allocate", 5, 12)])] * 4)
 
     def drawn(self, runs: int = 1) -> CacheCheck:
@@ -68,9 +75,12 @@ class CacheCheck(GroupCheck):
             self.fail(said, "an array of arrays" if kind[1:].isdigit() and kind[0] in "iu" else cause)
 
     def _story(self, blocks: int, size: int) -> list[tuple]:
-        """Draw calls. Most of the time the cache is nearly full; now and then exactly all free blocks are asked for, or one more."""
+        """Draw calls. Most of the time the cache is nearly full; now and then exactly all free blocks are asked for, or one more.
+
+        Every third text that is freed is freed once more, as a scheduler does that preempts a text and then finds it done.
+        """
         tokens: dict[int, int] = {}
-        ops, number, gone = [("free", 99_999)], 0, []
+        ops, number, gone, frees = [("free", 99_999)], 0, [], 0
         while len(ops) < CALLS:
             free = blocks - sum(-(-n // size) for n in tokens.values())
             kind = self.random.random()
@@ -80,9 +90,10 @@ class CacheCheck(GroupCheck):
                 tokens[one] += free > 0 or tokens[one] % size > 0
             elif tokens and kind < 0.7:
                 one = int(self.random.choice(list(tokens)))
-                ops.append(("free", one))
                 del tokens[one]
                 gone.append(one)
+                frees += 1
+                ops += [("free", one)] * (1 + (frees % 3 == 0))
             else:
                 # A text that was preempted comes again.
                 one = gone.pop(0) if gone and self.random.random() < 0.3 else (number := number + 1)
@@ -125,7 +136,9 @@ class CacheCheck(GroupCheck):
             if len(np.unique(now)) != len(now) or np.any(owner[now] >= 0):
                 others = sorted({int(n) for n in owner[now] if n >= 0})
                 said = f"also belongs to text {others[0]}" if others else "belongs to two of its tokens"
-                cause = "a block that was given out while in use, or that is among the free ones twice"
+                cause = (
+                    "a block that was given out while in use, or that is among the free ones twice, as after a second free of the same text"
+                )
                 self.fail(f"after {call}, a slot of text {number} on rank {r} {said}", cause)
             places = np.arange(len(now)) % size
             if np.any(now % size != places) or np.any(now // size != (now // size)[np.arange(len(now)) // size * size]):

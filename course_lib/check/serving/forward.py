@@ -17,7 +17,10 @@ SLACK_BYTES = 16  # in each call
 RTOL = {np.float32: 2e-4, np.float64: 1e-9}
 
 
-PREFILL_CAUSE = "another order than: the sum of block.out is added to x, block.mlp gets the result, and its sum is added to that"
+PREFILL_CAUSE = (
+    "another order than: the sum of block.out is added to x, block.mlp gets the result, and its sum is added to that; "
+    "or attention to the cache before k and v are in it"
+)
 DECODE_CAUSES = (  # of one text alone, of the others together, and of the next token of all
     "attention to anything else than the keys and values at cache.slots(text.number), the last of which are this token's own",
     "texts of a batch that are mixed up: each has its own position, its own last slot, and attends to its own slots only",
@@ -200,6 +203,10 @@ class ForwardCheck(GroupCheck):
             "the number of the word among this rank's own": own,
             "of this rank's own words": own + each * index,
             "the number within the rank that has it": want % each,
+            "the number that comes out if the rank's index is multiplied by the number of ranks, not by that of its words": want % each
+            + want // each * (whole.shape[1] // each),
+            "the number that comes out if one rank has the largest logits of all texts": parts[:, best[0][0]].argmax(axis=1)
+            + each * best[0][0],
             "the number that comes out if a rank has logits.shape[0] words, and not logits.shape[1]": want % each + want // each * texts,
             "the last of the words that have the largest logit": whole.shape[1] - 1 - whole[:, ::-1].argmax(axis=1),
             "the sum of the words of all ranks that have the largest logit": np.array(

@@ -73,5 +73,7 @@ class HandOverCheck(GroupCheck):
             known["every other head; a part is heads that follow each other"] = whole[:, :, :, index :: len(parts)]
         ordered = mine[:, :, np.argsort(np.argsort(slots))]
         known["what it should be, but in the order of the slots' numbers; slots are in the order of the tokens"] = ordered
-        cause = "some layers only, keys without values, or the source's slots: the text has other ones on each rank"
+        cause = (
+            "the source's slots, as the text has other ones on each rank; or cache.data[:, :, slots][:] = part, which writes into a copy"
+        )
         self.array(got[:, :, slots], mine, name=f"what place {place} has of the text,", rank=r, cause=cause, instead=known)

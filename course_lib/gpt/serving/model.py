@@ -16,6 +16,9 @@ from course_lib.gpt.model import Sizes, layers
 
 SHARDED = {"qkv": 1, "up": 1, "out": 0, "down": 0}  # the dimension along which a block's matrix is split over the ranks
 
+FEW_ROWS = 12
+UNCOPIED_MULTIPLICATIONS = 1_000_000
+
 Weights = dict[str, np.ndarray]
 
 
@@ -90,6 +93,64 @@ def attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
     return (scores @ values.transpose(1, 0, 2)).transpose(1, 0, 2)
 
 
+def paged_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, slots: Sequence[np.ndarray]) -> np.ndarray:
+    """Attention of the last token of several texts, each to its own slots of a cache (Kwon et al., 2023, section 4.1).
+
+    A GPU's kernel reads the blocks where they lie. Here the texts' keys and values are gathered, and short texts padded to the longest.
+
+    Parameters
+    ----------
+    q : numpy.ndarray
+        ``(texts, heads, size)``: of each text's last token.
+    keys, values : numpy.ndarray
+        ``(slots, heads, size)``: of a layer of the cache.
+    slots : sequence of numpy.ndarray
+        For each text the slots of its tokens, in order; the last one is that of the token whose query this is.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``(texts, heads, size)``.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit together, or a text has no slot.
+    """
+    lengths = np.array([len(own) for own in slots])
+    if q.ndim != 3 or keys.shape != values.shape or keys.shape[1:] != q.shape[1:] or len(q) != len(slots) or not all(lengths):
+        said = f"{q.shape}, {keys.shape}, {values.shape}, and {len(slots)} texts with {lengths.tolist()} slots"
+        raise ValueError(
+            f"paged_attention: q is (texts, heads, size), keys and values (slots, heads, size), slots one array a text; got {said}."
+        )
+    present = np.arange(lengths.max()) < lengths[:, None]
+    index = np.zeros(present.shape, int)
+    index[present] = np.concatenate(slots)
+    found_keys, found_values = keys.take(index, axis=0), values.take(index, axis=0)  # (texts, longest, heads, size)
+    scores = ((q * q.dtype.type(q.shape[2] ** -0.5))[:, :, None] @ found_keys.transpose(0, 2, 3, 1))[:, :, 0]
+    scores += np.where(present, 0, -np.inf).astype(scores.dtype)[:, None]
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return (scores[:, :, None] @ found_values.transpose(0, 2, 1, 3))[:, :, 0]
+
+
+def multiply(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Return ``x @ matrix``; for a few rows in slices of columns, which is faster.
+
+    OpenBLAS copies both factors into an order of its own when a product takes more than a million multiplications (`SMALL_MATRIX_OPT`).
+    For the rows of a step of decode, copying the matrix takes longer than multiplying with it.
+    """
+    rows, columns = len(x), matrix.shape[1]
+    slices = -(-x.size * columns // UNCOPIED_MULTIPLICATIONS)
+    if not 2 <= rows <= FEW_ROWS or slices < 2:
+        return x @ matrix
+    result, width = np.empty((rows, columns), x.dtype), -(-columns // slices)
+    for begin in range(0, columns, width):
+        np.matmul(x, matrix[:, begin : begin + width], out=result[:, begin : begin + width])
+    return result
+
+
 class ServingBlock:
     """A transformer block on one rank; its methods take and return ``(tokens, ...)``, tokens of any texts.
 
@@ -109,16 +170,17 @@ class ServingBlock:
 
     def qkv(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Queries, keys and values of this rank's heads, each ``(tokens, heads, size)``."""
-        found = (self._norm("norm1", x) @ self.weights["qkv.weight"]).reshape(len(x), self.heads, 3, -1)
+        found = (multiply(self._norm("norm1", x), self.weights["qkv.weight"])).reshape(len(x), self.heads, 3, -1)
         return found[:, :, 0], found[:, :, 1], found[:, :, 2]
 
     def out(self, seen: np.ndarray) -> np.ndarray:
         """This rank's summand of attention, ``(tokens, width)``, from what its heads have seen, ``(tokens, heads, size)``."""
-        return seen.reshape(len(seen), -1) @ self.weights["out.weight"]
+        return multiply(seen.reshape(len(seen), -1), self.weights["out.weight"])
 
     def mlp(self, x: np.ndarray) -> np.ndarray:
         """This rank's summand of the MLP, ``(tokens, width)``."""
-        return gelu(Tensor(self._norm("norm2", x) @ self.weights["up.weight"])).data @ self.weights["down.weight"]
+        up = multiply(self._norm("norm2", x), self.weights["up.weight"])
+        return multiply(gelu(Tensor(up)).data, self.weights["down.weight"])
 
 
 class ServingModel:
@@ -162,7 +224,7 @@ class ServingModel:
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """Logits of this rank's words, ``(tokens, vocabulary / n)``."""
-        return _layer_norm(x, self._last["norm.weight"], self._last["norm.bias"]) @ self._last["words.weight"]
+        return multiply(_layer_norm(x, self._last["norm.weight"], self._last["norm.bias"]), self._last["words.weight"])
 
 
 def small_model(comm: object, seed: int = 0) -> ServingModel:
