@@ -48,10 +48,10 @@ both = {"1F1B": work_orders(4, 1, 8), "ZB-H1": list(map(schedules.parse_work, zb
 schedules.draw_orders(both)
 
 # %% [markdown] tags=["slide"]
-# In part 25's pipeline, each rank is idle for a while at the beginning and at the end. The previous rank waits for the gradient of the
-# **input**. Nobody waits for the gradients of the **weights**: they are only needed when the step is over. So divide backward into two
-# pieces of work, B for the input and W for the weights, and do W when there is nothing better to do (Qi et al., 2023, "Zero Bubble Pipeline
-# Parallelism"). Then a gradient passes through p ranks sooner, and W fills the end.
+# In part 25's pipeline, each rank is idle for a part of the step. The previous rank waits for the gradient of the **input**. Nobody waits
+# for the gradients of the **weights**: they are only needed when the step is over. So divide backward into two pieces of work, B for the
+# input and W for the weights, and do W when there is nothing better to do (Qi et al., 2023, "Zero Bubble Pipeline Parallelism"). Then the
+# first gradient reaches rank 0 sooner than in 1F1B, and W fills the end.
 #
 # With $t_F$, $t_B$ and $t_W$ for a micro-batch on one of p ranks, at least p micro-batches, and W no longer than F or B, a rank is idle for
 #
@@ -90,7 +90,7 @@ stage.back(0, 1.0, look).shape
 # ## Your turn: B and W
 #
 # In `stage.kept[k]`, B leaves for W what it needs of micro-batch k. Keep what W needs and nothing else: when `stage.back` is
-# over, everything that forward has kept is freed, except what you hold on to. A product refers to its x. In W, the gradients of all
+# over, everything that forward has kept is freed, except what you hold on to. Whoever keeps a product also keeps its x. In W, the gradients of all
 # positions of all texts add up, also to those of earlier micro-batches.
 
 
@@ -100,7 +100,8 @@ def backward_input(stage, k, grad):
     """B: return the gradient of a stage's input, which `stage.back` returns.
 
     `k` is a micro-batch that has been through forward, and `grad` the gradient of what
-    forward returned; a number on the last rank. The matrices get no gradient yet.
+    forward returned; a number on the last rank. The matrices get no gradient yet; the
+    other parameters get theirs in `stage.back`.
     """
     ### BEGIN SOLUTION
     kept = stage.kept[k] = []
@@ -119,8 +120,8 @@ def backward_weight(stage, k):
     """W: add to `weight.grad` of the stage's matrix products; None counts as zero.
 
     `backward_input` has been called for this micro-batch, maybe also for others. What
-    it has kept is freed. Read a product's x, ``(batch, positions, inputs)``, only now:
-    the checks change it in place between B and W.
+    it has kept is freed. The whole work must be done here, not in B: so the checks
+    change a product's x, ``(batch, positions, inputs)``, in place between B and W.
     """
     ### BEGIN SOLUTION
     for product, grad in stage.kept.pop(k):
@@ -141,9 +142,9 @@ DividedBackwardCheck("backward_input and backward_weight", ranks).gradients().gr
 # to put each W, after its B. Look at the picture at the top. On rank 0, each W comes right after its B. How many W's does rank 3 put off?
 # Why does rank 0 put off none?
 #
-# With all W right after their B, the step would take 3 ticks longer. But a rank that puts off W keeps activations, and none may hold
-# anything of more than p micro-batches, which is what rank 0 holds in 1F1B. Send each result before the next piece of work, with `Isend`,
-# as in part 25, and wait only for what the next piece needs.
+# With all W right after their B, the step in the picture would take 3 units of time longer, p - 1. But a rank that puts off W keeps what W
+# needs, and none may hold anything of more than p micro-batches, which is what rank 0 holds in 1F1B. Send each result before the next piece
+# of work, with `Isend`, as in part 25. Receive only what the next piece needs, and `Wait` for the sends at the end.
 
 
 # %% Exercise: zb_h1_step tags=["exercise", "slide-50"]
@@ -151,10 +152,10 @@ DividedBackwardCheck("backward_input and backward_weight", ranks).gradients().gr
 def zb_h1_step(stage, micro_batches, comm):
     """The gradients of a step with the schedule ZB-H1.
 
-    No rank ever holds more than p of the m micro-batches, from F to W. If
-    F, B and W take one tick each and messages none, the step takes at most 3 m + p - 1
-    ticks; with m < p, 2 (m + p - 1) + 1. The order does not depend on the time that
-    anything takes. Wait for every request.
+    A rank holds a micro-batch from its F to its W, and never more than p of them. If F,
+    B and W take one tick each and messages none, the step takes at most 3 m + p - 1
+    ticks; with m < p, 2 (m + p - 1) for all F and B, and 1 for the last W. The order
+    does not depend on the time that anything takes. Wait for every request.
 
     Parameters
     ----------
@@ -214,8 +215,8 @@ def zb_h1_step(stage, micro_batches, comm):
 
 
 # %% Check ZB-H1 tags=["given"]
-check = ZeroBubbleCheck(ranks).step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True)
-check.schedule(4, 6).schedule(2, 4).schedule(4, 3).peak_memory().passed()
+check = ZeroBubbleCheck(ranks).step(1, 2).step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True)
+check.schedule(4, 6, large=True).schedule(2, 4).schedule(4, 3).peak_memory().passed()
 
 # %% [markdown] tags=["slide"]
 # ## The real timeline, beside 1F1B's
@@ -273,24 +274,22 @@ plots.bars(measured, "Peak memory of a step with eight micro-batches", "MB")
 #
 # There is an older way to shrink the bubbles: give each rank several smaller **chunks** of layers, and send each micro-batch round the
 # ranks several times (Narayanan et al., 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
-# section 2.2). With v chunks, bubbles are 1/v as long. But a rank starts more forwards before its first backward, and sends v times as
-# many messages. Which is cheaper in memory?
+# section 2.2). With v chunks, bubbles are 1/v as long. But rank 0 starts more forwards before its first backward, so it holds up to
+# p + (p - 1) / v micro-batches, and sends v times as many messages. Is this or ZB-H1 cheaper in memory?
 
 # %% Draw interleaving tags=["folded", "slide-50"]
-p, m = 4, 8  # ranks, and micro-batches: a multiple of p
-schedules.draw_orders({"1F1B": work_orders(p, 1, m), "2 chunks (small: the second)": work_orders(p, 2, m)})
+schedules.draw_orders({"1F1B": work_orders(4, 1, 8), "2 chunks (small: the second)": work_orders(4, 2, 8)})
 
 # %% Compare the memory tags=["folded", "slide"]
 after_f, after_b = ranks.pull("kept")[0]  # bytes that rank 0 keeps of a micro-batch
-orders = {"1F1B": work_orders(p, 1, m)}
-orders |= {f"interleaved, {v} chunks": work_orders(p, v, m) for v in (2, 4)}
-orders["ZB-H1"] = compare_measured.measured_order(traces[0].fastest("ZB-H1"))
+orders = {"1F1B": both["1F1B"], "ZB-H1": both["ZB-H1"]}  # as in the first picture
+orders |= {f"interleaved, {v} chunks": work_orders(4, v, 8) for v in (2, 4)}
 costs = {}
 for name, order in orders.items():
     idle = schedules.as_trace(schedules.schedule_times(order, schedules.units(order)), name).computing
     held = max(schedules.most_held(work, after_b / after_f) for work in order)
-    costs[f"{name}, idle {1 - idle:.0%}"] = held * after_f
-plots.bars(costs, "Activations on the rank that holds most, four ranks")
+    costs[f"{name}, idle {1 - idle:.0%}"] = held * after_f / 1e6
+plots.bars(costs, "Activations on the rank that holds most: four ranks, eight micro-batches", "MB")
 
 # %% [markdown] tags=["skip"]
 # <details><summary><b>In the wild</b></summary>

@@ -3,11 +3,11 @@
 # answer. The timelines take a few seconds. In the picture, follow the first gradient: above, it leaves rank 3 after two units, and takes six
 # until rank 0 has it. Below, it takes three.
 
-# %% [markdown] after="In part 25's pipeline, each rank is idle for a while at the beginning and at the end. The previous rank waits for the gradient of the" tags=["notes"]
+# %% [markdown] after="In part 25's pipeline, each rank is idle for a part of the step. The previous rank waits for the gradient of the **input**. Nobody waits" tags=["notes"]
 # The formulas count the idle time of one rank: with one tick for each of F, B and W, 9 of 33 ticks, and 3 of 27. The picture on the first
 # slide says so, too.
 
-# %% [markdown] after="In part 25's pipeline, each rank is idle for a while at the beginning and at the end. The previous rank waits for the gradient of the" tags=["slide"]
+# %% [markdown] after="In part 25's pipeline, each rank is idle for a part of the step. The previous rank waits for the gradient of the **input**. Nobody waits" tags=["slide"]
 # ## A question for the room
 #
 # Back to the lower picture on the first slide: which rank puts off most W, and what does it do with them?

@@ -498,3 +498,114 @@ def zb_h1_step__puts_off_none_of_few():
 )
 def zb_h1_step__at_most_two():
     """Puts off two at most."""
+
+
+@loses(14)
+@changes(
+    "        if rank < last:\n            sent.append(comm.Isend(out, dest=rank + 1))\n        else:\n            losses.append(out)",
+    "        if rank < last or last == 0:\n            sent.append(comm.Isend(out, dest=rank + 1))\n        else:\n            losses.append(out)",
+)
+def zb_h1_step__not_alone():
+    """Fails where there is just one rank."""
+
+
+@loses(8)
+@changes(
+    "        if k >= rank:\n",
+    "        if k >= rank:\n            if rank > 0:\n                sent[-1].Wait()\n",
+)
+def zb_h1_step__waits_before_w():
+    """Waits until the last gradient has been received before each W."""
+
+
+@right
+@changes(
+    "            sent.append(comm.Isend(out, dest=rank + 1))",
+    "            settle()\n            sent.append(comm.Isend(out, dest=rank + 1))",
+    "            sent.append(comm.Isend(back, dest=rank - 1))",
+    "            settle()\n            sent.append(comm.Isend(back, dest=rank - 1))",
+    "    def receive(k, source):",
+    "    def settle():\n        while sent:\n            sent.pop().Wait()\n\n    def receive(k, source):",
+)
+def zb_h1_step__settles_all():
+    """Waits for all earlier sends before each new one."""
+
+
+@loses(6)
+@changes(
+    "losses.append(out)",
+    "losses.append(np.float32(out))",
+    "return sum(losses) / count if",
+    "return np.float32(sum(losses) / count) if",
+)
+def zb_h1_step__loss_in_float32():
+    """Rounds the loss."""
+
+
+@loses(25)
+@changes(TAKE, "taken = stage.kept.pop(k)\n    stage.kept.clear()\n    for product, grad in taken:")
+def backward_weight__clears():
+    """Removes what belongs to the other micro-batches, too."""
+
+
+@loses(8)
+@changes(
+    LOOP,
+    "    late = rank if rank else last\n    for k in range(count + rank):",
+    W,
+    "\n        if k >= rank and not (rank == 0 and k >= count - 3):\n            stage.backward_weight(k - rank)",
+    "    for request in sent:",
+    "    if rank == 0:\n        for k in range(max(0, count - 3), count):\n            stage.backward_weight(k)\n    for request in sent:",
+)
+def zb_h1_step__late_on_the_first():
+    """The first rank does its last three W after its last B."""
+
+
+@loses(19)
+@changes(
+    "range(count + rank)",
+    "range(count)",
+    "    for request in sent:",
+    "    for k in range(count - rank, count):\n        stage.backward_weight(k)\n    for request in sent:",
+)
+def zb_h1_step__no_max():
+    """Negative numbers of few micro-batches."""
+
+
+@loses(8)
+@changes(
+    W,
+    "",
+    "    def receive(k, source):",
+    """
+    todo, coming = [], {}
+
+    def arrived(k):
+        if rank == last:
+            return True
+        if k not in coming:
+            array = stage.buffer(micro_batches[k][0])
+            coming[k] = comm.Irecv(array, source=rank + 1), array
+        return coming[k][0].Test()
+
+    def receive(k, source):
+        if source > rank and k in coming:
+            request, array = coming.pop(k)
+            request.Wait()
+            return array""",
+    LOOP,
+    "    for k in range(count):",
+    "            backward(k)\n",
+    """
+            while todo and not arrived(k):
+                stage.backward_weight(todo.pop(0))
+            backward(k)
+            todo.append(k)
+            if len(todo) > rank:
+                stage.backward_weight(todo.pop(0))
+""",
+    "    for request in sent:",
+    "    for k in todo:\n        stage.backward_weight(k)\n    for request in sent:",
+)
+def zb_h1_step__while_it_waits():
+    """Does a W whenever the next gradient has not arrived."""

@@ -47,7 +47,34 @@ OTHER_ORDER = "F and B in another order than 1F1B's: rank r of p begins with p -
 KEPT_SLACK = 0.1  # of what W needs of a micro-batch
 EXPLANATIONS = {
     "NoneType": ("a number is added to a gradient that is None", "weight.grad is None until it gets its first gradient"),
-    "KeyError": ("backward_weight finds nothing of a micro-batch", "stage.kept[k], which backward_input must set for each k"),
+    "KeyError": (
+        "backward_weight finds nothing of a micro-batch",
+        "stage.kept[k], which backward_input must set for each k; or a backward_weight that also removes other micro-batches",
+    ),
+    "matmul": (
+        "the shapes in a matrix product of backward_weight do not fit",
+        "x without its transpose, or with texts and positions apart",
+    ),
+    "broadcast": ("what backward_weight adds has another shape than the gradient", "a sum that is not over all positions of all texts"),
+}
+BACK_EXPLANATIONS = {
+    "matmul": (
+        "the shapes in a matrix product of backward_input do not fit",
+        "weight.data without its transpose: it is (inputs, outputs), and the gradient (batch, positions, outputs)",
+    )
+}
+SEND_EXPLANATIONS = {
+    "all of them send": (
+        "the ranks wait for each other",
+        "a Send, or a Wait right after its Isend; start each send with Isend, and Wait for them at the end",
+    )
+}
+FEW_EXPLANATIONS = {  # where there are fewer micro-batches than ranks
+    "KeyError: -": ("a micro-batch with a negative number is used", "a rank that should put off more W than there are micro-batches"),
+    "IndexError": ("a list has no entry of this number", "more forwards at the start than there are micro-batches"),
+}
+ZB_GATE_EXPLANATIONS = GATE_EXPLANATIONS | {
+    "Deadlock": (GATE_EXPLANATIONS["Deadlock"][0], f"{GATE_EXPLANATIONS['Deadlock'][1]}; or a Wait for a send before another piece of work")
 }
 
 
@@ -68,7 +95,7 @@ class DividedBackwardCheck(GroupCheck):
         inputs, grads = self._inputs(model, dtype)
         empty = [self._empty(model.stages[i]) for i in places]
         asked = [dict(inputs=inputs[i], grads=grads[i], empty=e) for i, e in zip(places, empty, strict=True)]
-        parts = self.call(go_back, asked, show=self.show)
+        parts = self.call(go_back, asked, explain=BACK_EXPLANATIONS, show=self.show)
         rows = batch * positions
         factors = [self.random.uniform(0.5, 1.5, (count, rows)) for _ in places]
         shifts = 1 + self.random.integers(count - 1, size=4)  # W never comes in the order of B
@@ -202,6 +229,23 @@ def _like_1f1b(order: list[tuple[str, int]], n: int, i: int, count: int) -> bool
     return [work for work in order if work[0] != "W"] == work_order(ONE_FORWARD_ONE_BACKWARD, n, i, count)
 
 
+def _most_put_off(order: list[tuple[str, int]]) -> int:
+    """Largest number of W that are left when a B begins."""
+    kinds = [kind for kind, _ in order]
+    return max(kinds[:j].count("B") - kinds[:j].count("W") for j, kind in enumerate(kinds) if kind == "B")
+
+
+def _late(orders: Orders, begins: list[list[int]]) -> tuple[int, int] | None:
+    """Return a rank that ends last and puts off more W to the end than ZB-H1 does, if it is idle before, and their number."""
+    for i, (order, own) in enumerate(zip(orders, begins, strict=True)):
+        last = max(j for j, (kind, _) in enumerate(order) if kind == "B")
+        first = min(j for j, (kind, _) in enumerate(order) if kind == "B")
+        left, idle = len(order) - 1 - last, own[last] - own[first] > last - first
+        if own[-1] == max(each[-1] for each in begins) and left > i + 1 and idle:
+            return i, left
+    return None
+
+
 class ZeroBubbleCheck(PipelineCheck):
     """A `Check` of `zb_h1_step`."""
 
@@ -210,9 +254,18 @@ class ZeroBubbleCheck(PipelineCheck):
     def __init__(self, ranks, *, show: bool = True):
         super().__init__("zb_h1_step", ranks, show=show)
 
-    def schedule(self, size: int, count: int, dtype: type = np.float64) -> ZeroBubbleCheck:
-        """Check the order: its duration and its memory on the clock of ticks, and that the work is really done in it."""
-        models = self._build(size, count, dtype, False)
+    def _steps(self, models: list[tuple[list[int], ReferencePipeline]], times: int = 1, watched: bool = False, **how: object) -> list:
+        """Take steps; see `PipelineCheck`."""
+        group, model = models[0]
+        how.setdefault("explain", SEND_EXPLANATIONS | (FEW_EXPLANATIONS if len(model.batches) < len(group) else {}))
+        return super()._steps(models, times, watched, **how)
+
+    def schedule(self, size: int, count: int, dtype: type = np.float64, *, large: bool = False) -> ZeroBubbleCheck:
+        """Check the order: its duration and its memory on the clock of ticks, and that the work is really done in it.
+
+        With `large`, sends wait until they are received, also on a student's ranks.
+        """
+        models = self._build(size, count, dtype, large)
         claims = self._claims(self._steps(models))
         meets: dict[int, list] = {}
         gates, numbers = [[] for _ in range(4)], {}
@@ -221,7 +274,7 @@ class ZeroBubbleCheck(PipelineCheck):
             begins = self._judge(orders, group, count)
             self._set_gates((group, model), orders, begins, (meets, gates, numbers))
         self._place(models, meets)
-        answers = self._steps(models, gates=gates, explain=GATE_EXPLANATIONS)
+        answers = self._steps(models, gates=gates, explain=ZB_GATE_EXPLANATIONS)
         again = self._claims(answers)
         for group, model in models:
             for i, r in enumerate(group):
@@ -246,6 +299,8 @@ class ZeroBubbleCheck(PipelineCheck):
                 cause = "weights' gradients that are put off for too long"
                 if not _like_1f1b(order, n, group.index(r), count):
                     cause = f"{OTHER_ORDER}; here, forwards run too far ahead"
+                else:
+                    cause += f": here, up to {_most_put_off(order)} W"
                 self.fail(f"rank {r} holds something of {held:.0f} micro-batches at once; 1F1B holds {most} on its first rank", cause)
         try:
             begins = ticks(orders)
@@ -260,6 +315,8 @@ class ZeroBubbleCheck(PipelineCheck):
                 cause = OTHER_ORDER
             elif count > n > 1 and most_held(orders[-1]) == 1:
                 cause = "a W right after each B, on all ranks: nothing is left for the end"
+            elif late := _late(orders, begins):
+                cause = f"a W that comes too late: rank {group[late[0]]} does {late[1]} W after its last B, and is idle before"
             self.fail(f"{said}; {enough} ticks and {least:.0%} are possible", cause)
         return begins
 
