@@ -16,10 +16,17 @@ WORSE = 1.2  # times the best known choice: what simpler rules must cost
 MOST_DRAWN = 2000
 
 
-def largest_first(shapes: list[Shape], n: int, size: Callable[[Shape], float] = flop) -> list[int]:
-    """Give each matrix, the largest first, to the rank with the least so far (Graham, 1969)."""
+def elements(shape: Shape) -> int:
+    """Elements of a matrix."""
+    return shape[0] * shape[1]
+
+
+def largest_first(
+    shapes: list[Shape], n: int, size: Callable[[Shape], float] = flop, order: Callable[[Shape], float] | None = None
+) -> list[int]:
+    """Give each matrix, the largest (in `order`, by default `size`) first, to the rank with the least so far (Graham, 1969)."""
     loads, owner = [0.0] * n, [0] * len(shapes)
-    for i in sorted(range(len(shapes)), key=lambda i: -size(shapes[i])):
+    for i in sorted(range(len(shapes)), key=lambda i: -(order or size)(shapes[i])):
         owner[i] = int(np.argmin(loads))
         loads[owner[i]] += size(shapes[i])
     return owner
@@ -32,8 +39,10 @@ def simpler_choices(shapes: list[Shape], n: int) -> Iterator[list[int]]:
     yield [i * n // many for i in range(many)]  # neighbours, as many for each rank
     middle = np.cumsum(costs) - costs / 2
     yield np.minimum(middle * n / costs.sum(), n - 1).astype(int).tolist()  # neighbours with as much to do
-    for size in (lambda s: s[0] * s[1], max, min, sum, lambda s: s[0]):
+    for size in (elements, max, min, sum, lambda s: s[0]):
         yield largest_first(shapes, n, size)
+    for order in (elements, max, sum):  # measured by flop, but given away in another order
+        yield largest_first(shapes, n, order=order)
     by_size = np.argsort(-costs, kind="stable")
     for order in (np.arange(n), np.concatenate([np.arange(n), np.arange(n)[::-1]])):  # in turn, and there and back
         owner = np.zeros(many, int)
@@ -48,16 +57,17 @@ def simpler_choices(shapes: list[Shape], n: int) -> Iterator[list[int]]:
 
 
 def draw_shapes(random: np.random.Generator, n: int) -> list[Shape]:
-    """Draw a few large matrices, long thin ones with as many elements, and small ones, with some of the large ones at the end."""
-    large = [(int(d), int(d * random.choice([1, 1, 2]))) for d in random.integers(60, 120, int(random.integers(n, 2 * n)))]
-    thin = [(int(s), int(c)) for s, c in zip(random.integers(3, 9, 2 * n), random.integers(1500, 5000, 2 * n), strict=True)]
-    small = [(int(a), int(b)) for a, b in random.integers(16, 56, (6 * n, 2))]
-    turned = [shape[:: int(random.choice([-1, 1]))] for shape in (*large[1:], *thin, *small)]
-    return [turned[i] for i in random.permutation(len(turned))] + large[:1]
+    """Draw long matrices, thin and small ones, and at the end a square with the most FLOP, but fewer elements than the long ones."""
+    wide = [(int(s), int(c)) for s, c in zip(random.integers(28, 52, 2 * n), random.integers(450, 600, 2 * n), strict=True)]
+    thin = [(int(s), int(c)) for s, c in zip(random.integers(3, 9, n), random.integers(1500, 5000, n), strict=True)]
+    small = [(int(a), int(b)) for a, b in random.integers(16, 56, (3 * n, 2))]
+    turned = [shape[:: int(random.choice([-1, 1]))] for shape in (*wide, *thin, *small)]
+    side = int(random.integers(106, 112))
+    return [turned[i] for i in random.permutation(len(turned))] + [(side, side)]
 
 
 def draw_case(random: np.random.Generator, n: int) -> OwnersCase:
-    """Draw shapes that the largest first balances nearly perfectly, and that each simpler rule balances badly."""
+    """Draw shapes for three or more ranks that the largest first balances nearly perfectly, and that each simpler rule balances badly."""
     for _ in range(MOST_DRAWN):
         shapes = draw_shapes(random, n)
         load = busiest(shapes, largest_first(shapes, n), n)

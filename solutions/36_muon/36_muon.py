@@ -318,7 +318,7 @@ check = IterationCheck("newton_schulz", ranks, show=False).memory()
 ### BEGIN HIDDEN TESTS
 from grading.authoring.muon_cases import draw_case
 
-check = OwnersCheck("owners", ranks, draw_case, show=False).few().balanced(2, 4, 7, 16)
+check = OwnersCheck("owners", ranks, draw_case, show=False).few().balanced(3, 4, 7, 16)
 ### END HIDDEN TESTS
 
 # %% Test: data parallel ranks tags=["test"] points=4

@@ -69,7 +69,7 @@ def draw_blocks(random: np.random.Generator, n: int) -> OwnersCase:
     """
     width = int(random.integers(30, 120))
     shapes = [(4, width * width)] * 2
-    for w in (width, *[width // 2] * 3, *[width // 3] * 2):
+    for w in (*[width] * 2, *[width // 2] * 2, *[width // 3] * 2):
         shapes += [(w, 3 * w), (w, w), (w, 4 * w), (4 * w, w)]
     shapes = [shapes[i] for i in random.permutation(len(shapes))]
     shapes.insert(len(shapes) // 2 if n == 3 else len(shapes), (2 * width, 2 * width))

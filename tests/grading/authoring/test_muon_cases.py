@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from course_lib.check.muon.owners import TIMES_BEST, busiest, draw_blocks, flop
-from grading.authoring.muon_cases import NEAR, WORSE, draw_case, largest_first, simpler_choices
+from grading.authoring.muon_cases import NEAR, WORSE, draw_case, elements, largest_first, simpler_choices
 
 
-@pytest.mark.parametrize("n", [2, 4, 7, 16])
+@pytest.mark.parametrize("n", [3, 4, 7, 16])
 def test_each_case_decides(n):
     for seed in range(3):
         case = draw_case(np.random.default_rng(seed), n)
@@ -29,3 +29,5 @@ def test_the_visible_cases_of_owners_tell_right_from_wrong():
             smallest_first = largest_first(case.shapes, n, lambda shape: -flop(shape))
             for owner in (in_turn, [0] * len(order), smallest_first):
                 assert busiest(case.shapes, owner, n) > TIMES_BEST * case.best, (n, seed)
+            if n == 4:  # in the order of elements
+                assert busiest(case.shapes, largest_first(case.shapes, n, order=elements), n) > 1.2 * case.best
