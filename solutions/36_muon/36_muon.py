@@ -57,8 +57,8 @@ print("largest difference:", np.abs(one.data - cut.data).max())
 #
 # **Muon** (Jordan et al., 2024, "Muon: an optimizer for hidden layers in neural networks") looks at a weight as a matrix. Any matrix is
 # $U S V^\mathsf{T}$, with rotations $U$ and $V$, and lengths on the diagonal of $S$, its singular values. In a gradient, a few of these are
-# large, and most are tiny: a step would go in a few directions only. Muon replaces the gradient, with momentum, by $U V^\mathsf{T}$, in
-# which all directions are equally long. Embeddings, the output matrix and norms stay with Adam.
+# large, and most are tiny: a step would go in a few directions only. Muon adds momentum to the gradient, and
+# replaces the sum by $U V^\mathsf{T}$, in which all directions are equally long. Embeddings, the output matrix and norms stay with Adam.
 #
 # Below, that is done to a matrix as a whole, and to four parts of it, put together again. Which singular values will the second one have?
 
@@ -75,7 +75,8 @@ plots.lines(values, "Singular values, before and after", "number", "size")
 # ## Your turn: without singular values
 #
 # Singular values are slow to compute. But $a X + b X X^\mathsf{T} X$ has the same $U$ and $V$ as $X$, and $a s + b s^3$ for each singular
-# value $s$. So divide the matrix by its Frobenius norm (the root of the sum of all squares) plus $10^{-7}$. Then, five times:
+# value $s$. Divide the matrix by its Frobenius norm (the root of the sum of all squares) plus $10^{-7}$: then no $s$ is above 1. Then, five
+# times, with a further term for $s^5$:
 #
 # $$X \leftarrow a X + b A X + c A^2 X, \qquad A = X X^\mathsf{T}, \qquad (a, b, c) = (3.4445, -4.7750, 2.0315)$$
 #
@@ -97,7 +98,7 @@ def newton_schulz(matrix, steps=5):
     Returns
     -------
     numpy.ndarray
-        The same shape and dtype. X Xᵀ has as many rows as the shorter side.
+        The same shape and dtype.
     """
     ### BEGIN SOLUTION
     tall = matrix.shape[0] > matrix.shape[1]
@@ -118,7 +119,7 @@ IterationCheck("newton_schulz", ranks).values(1, 5).values(5, dtype=np.float32).
 #
 # If each rank made all matrices orthogonal, four ranks would do the same work four times. So each matrix gets an **owner**. With sides
 # $s \le l$, a step of the iteration takes $4 s^2 l + 2 s^3$ floating-point operations (FLOP); `flop(shape)` is that times five. All ranks
-# wait for the one that has the most to do. Which matrices should you give away first?
+# wait for the one that has the most to do. Which matrices should get an owner first?
 
 
 # %% Exercise: owners tags=["exercise", "slide-50"]
@@ -164,12 +165,14 @@ plots.bars(bars, "What each rank has to do in a step", "MFLOP")
 #
 # $$M \leftarrow \mu M + G, \qquad W \leftarrow W - \mathrm{lr} \, \sqrt{\max(1, \mathrm{columns} / \mathrm{rows})} \;\mathrm{orthogonalize}(M)$$
 #
-# `mesh` is a grid: `mesh.comm` has all ranks, this is `mesh.rank` of `mesh.size`, and `mesh.along("dp")` and `mesh.along("tp")` are its
-# groups. Rank $r$ is at $(\lfloor r / \mathrm{tp} \rfloor, r \bmod \mathrm{tp})$. **Data parallel** ranks have gradients of different data.
-# **Tensor parallel** ranks have the same data, but each has only its rows or columns of each matrix (part 21): put them together first.
+# `mesh` is a grid: `mesh.comm` has all ranks, this rank is `mesh.rank` of `mesh.size`, and `mesh.along("dp")` and `mesh.along("tp")` are
+# its groups. Rank $r$ is at $(\lfloor r / \mathrm{tp} \rfloor, r \bmod \mathrm{tp})$. **Data parallel** ranks have gradients of different
+# data. **Tensor parallel** ranks have the same data, but each has only its rows or columns of each matrix (part 21): put them together
+# first.
 #
-# Parts of a reduce-scatter may differ in length: `Reduce_scatter(flat, mine, counts)`. To add up yourself, send each rank its part of a
-# flat array: `Alltoallv([sent, counts], [received, counts])`. A rank may own nothing.
+# Parts of a reduce-scatter may differ in length: `Reduce_scatter(flat, mine, counts)`. It adds up over all ranks of a group. To add up
+# yourself, and to send updates back: `Alltoallv([sent, counts], [received, counts])`, a part of a flat array to each rank. A rank may own
+# nothing.
 
 
 # %% Exercise: ShardedMuon tags=["exercise", "slide-50"]
@@ -186,7 +189,7 @@ class ShardedMuon:
     mesh : RankMesh
         With the axes dp and tp; either may have one rank only.
     orthogonalize : callable
-        Returns an array like its argument, a whole matrix.
+        Returns a new array like its argument, a whole matrix.
     owner : list of int
         For each matrix, a rank of mesh.comm; by default as `owners` says.
 
@@ -194,10 +197,11 @@ class ShardedMuon:
     -------
     step()
         Update the matrices, with their gradients `p.grad`, and others by self.adam. An
-        owner calls orthogonalize once for each of its matrices, when all do. In a step,
-        self.adam's included, a rank sends at most twice the bytes of its gradients of
-        matrices and others, three times if mesh.tp > 1. Between steps, it keeps
-        `velocity`, of the matrices' dtype, and no other large arrays.
+        owner calls orthogonalize once for each of its matrices, at the same time as the
+        other owners. In a step, self.adam's included, a rank sends at most twice the
+        bytes of its gradients of matrices and others, three times if mesh.tp > 1; owners
+        in the tests are even enough for that. Between steps, it keeps `velocity`, of the
+        matrices' dtype, and no other large arrays.
     """
 
     def __init__(self, matrices, others, mesh, lr=0.02, momentum=0.95, adam_lr=3e-3,
@@ -248,8 +252,8 @@ MuonCheck("ShardedMuon", ranks).bits(1).bits(4, 1, np.float32).bits(2).bits(2, 2
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
-# Part 28's model, with the source code of Python's standard library as its text, and three optimizers: Adam for everything; Muon as on one
-# rank, where each rank makes all matrices orthogonal; and yours. Will the last two have the same losses? In the trace of a step, further
+# Part 28's model, with the source code of Python's standard library as its text, and three optimizers: Adam for everything; Muon without
+# owners, where each rank makes all matrices orthogonal; and yours. Will the last two have the same losses? In the trace of a step, further
 # down, look for the two exchanges, and for the rank that keeps the others waiting between them.
 
 # %% Train in three ways tags=["experiment", "slide-50"]

@@ -210,6 +210,24 @@ def owners__by_elements():
 
 
 @loses(4)
+@changes("-flop(shapes[i])", "-shapes[i][0] * shapes[i][1]")
+def owners__in_order_of_elements():
+    """The one with most elements first, measured by flop."""
+
+
+@loses(4)
+@changes("-flop(shapes[i])", "-max(shapes[i])")
+def owners__in_order_of_the_longer_side():
+    """The longest first, measured by flop."""
+
+
+@loses(4)
+@changes("return found", "return [found[i] for i in sorted(range(len(shapes)), key=lambda i: -flop(shapes[i]))]")
+def owners__in_sorted_order():
+    """Returns the ranks of the matrices in the order of their work."""
+
+
+@loses(4)
 @changes("sorted(range(len(shapes)), key=lambda i: -flop(shapes[i]))", "range(len(shapes))")
 def owners__unsorted():
     """To the rank with least to do, in the given order."""

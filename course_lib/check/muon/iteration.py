@@ -57,7 +57,8 @@ class IterationCheck(GroupCheck):
         near = SMALL_TOLERANCE if numbers == "small numbers" else TOLERANCES[name]
         answers = self.ranks.call(iterate, [dict(matrices=[x], steps=[steps], watched=False) for x in given], show=self.show)
         for r, (x, ((out,), (after,), _)) in enumerate(zip(given, answers, strict=True)):
-            want, known = self._results(x.astype(float), steps)
+            with np.errstate(over="ignore", invalid="ignore"):  # a mistake that is compared with may overflow
+                want, known = self._results(x.astype(float), steps)
             cause = "another formula; all products in it are products of matrices, as @ makes them"
             if isinstance(out, np.ndarray) and out.shape == x.shape and np.max(np.abs(out - want)) < NEARLY:
                 cause = "numbers that were rounded to a smaller dtype, or a norm to which more than 1e-7 was added"
@@ -117,6 +118,6 @@ class IterationCheck(GroupCheck):
                 u, s, vt = np.linalg.svd(given, full_matrices=False)
                 self.array(out, u * polynomial(s / np.linalg.norm(s), 1) @ vt, name="the result", rank=r, rtol=1e-5, scale=1.0)
                 if (held := seen if peak is None else peak) > MOST_BYTES:
-                    cause = "X Xᵀ of a matrix with more rows than columns; transpose it first"
+                    cause = "a product with as many rows and columns as the longer side; it is small if X has no more rows than columns"
                     self.fail(f"newton_schulz on rank {r} held {wording.size(held)}; {wording.size(MOST_BYTES)} are enough", cause)
         return self

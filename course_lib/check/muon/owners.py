@@ -121,8 +121,21 @@ class OwnersCheck(GroupCheck):
         load = busiest(case.shapes, first[0], case.n)
         if load > TIMES_BEST * case.best:
             shown = f" ({load:,.0f} FLOP; {case.best:,.0f} are possible)" if self.show else ""
-            cause = "matrices that are counted, or measured by anything else than flop(shape); or large ones that come last"
-            self.fail(f"the busiest rank has {load / case.best:.2f} times as much to do as in the best choice{shown}", cause)
+            said = f"the busiest rank has {load / case.best:.2f} times as much to do as in the best choice{shown}"
+            self.fail(said, self._cause(first[0], case))
+
+    @staticmethod
+    def _cause(owner: list[int], case: OwnersCase) -> str:
+        """Tell from a choice what was balanced instead of FLOP."""
+        by_work = sorted(case.shapes, key=flop, reverse=True)
+        if any(busiest(order, owner, case.n) <= TIMES_BEST * case.best for order in (by_work, by_work[::-1])):
+            return "ranks in the order in which matrices got their owners, not in the order of shapes"
+        elements = np.bincount(owner, [rows * columns for rows, columns in case.shapes], case.n)
+        if max(elements) <= TIMES_BEST * elements.mean():
+            return "as many elements for each rank; flop(shape) tells the work"
+        if max(many := np.bincount(owner, minlength=case.n)) - min(many) <= 1:
+            return "matrices that are dealt out in turn or counted, or cheap ones that come first"
+        return "expensive matrices that get their owners late, or anything else than flop(shape) that orders or measures them"
 
     def _require_owners(self, owner: object, case: OwnersCase, r: int) -> None:
         """Check that an answer is a list with a rank for each matrix."""

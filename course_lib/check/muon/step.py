@@ -26,7 +26,10 @@ CALL_BYTES = 512  # for counts and shapes
 ADAM_TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
 LARGE = 512  # float32 matrices of LARGE x LARGE: a MiB
 EXPLANATIONS = {
-    "no whole matrix": ("a part is orthogonalised as if it were a matrix", "a tensor parallel rank's part, or a shard of a flat array"),
+    "no whole matrix": (
+        "something that is no whole matrix is orthogonalised",
+        "a tensor parallel rank's part alone, parts joined along another axis than the matrix's, or a shard of a flat array",
+    ),
     f"{CLOSED_GATES[0][0]:,.0f}": (
         "a rank orthogonalises more often than it owns matrices",
         "a loop over all matrices, or other owners than those in self.owner",
@@ -266,7 +269,7 @@ class MuonCheck(GroupCheck):
                 self.numbers(found, weights[places[r][1] % tp].tolist(), name="a number of each parameter", rank=r, rtol=1e-6)
         for r, held in enumerate(self.ranks.held()):
             if (more := held - before[r]) > (1 + SPARE) * one:
-                cause = "momentum of matrices that other ranks own, or buffers that are kept"
+                cause = "momentum of matrices that other ranks own, momentum in a larger dtype, or buffers that are kept"
                 self.fail(f"after two steps, rank {r} holds {wording.size(more)} more, but its momentum takes {wording.size(one)}", cause)
         self.ranks.call(release_memory, dict(at_once=False))
         return self
