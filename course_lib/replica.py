@@ -42,7 +42,7 @@ class Replica:
     position : int
         Number of samples so far, of all ranks.
     random : numpy.random.Generator
-        Draws the noise; another one on each rank.
+        Draws the noise; another one on each rank, until a rank copies a peer's state.
     """
 
     def __init__(

@@ -34,6 +34,8 @@ ENDLESS = {
     ),
 }
 A, B, C = (0, 1, 2), (0, 1, 2, 3), (1, 2, 3)  # proposals, in ascending order
+NOT_AT_ONCE = "a look at `enough` only where a message comes: when the deadline is over, look at once"
+CLOCK = 0.05  # seconds by which a real time may differ
 Cut = tuple[list[set[int]], float]
 
 
@@ -93,33 +95,31 @@ class DiLoCoCheck(GroupCheck):
                 for p, grad in zip(model.parameters(), grads[step], strict=True):
                     p.grad = grad.copy()
                 optimizer.step()
-            exchanged, known = (step + 1) % every == 0, None
+            exchanged, starts = (step + 1) % every == 0, [weights for weights, _ in given]
+            known = partial(_known_weights, copy.deepcopy((models, last, outermost)), starts, step // every if exchanged else None)
             if exchanged:
-                starts = [weights for weights, _ in given] if step < every else None
-                known = partial(_known_weights, copy.deepcopy((models, last, outermost)), starts)
                 for i, p in enumerate(last.parameters()):
                     p.grad = np.mean([p.data - model.parameters()[i].data for model in models], axis=0, dtype=p.data.dtype)
                 outermost.step()
                 for p, q in itertools.product(range(len(models)), range(len(last.parameters()))):
                     models[p].parameters()[q].data[...] = last.parameters()[q].data
             for i, r in enumerate(group):
-                self._compare_step(found[i][step], models[i], (r, i), step, known, found[0][step])
+                self._compare_step(found[i][step], models[i], (r, i), step, known, found[0][step] if exchanged else None)
 
-    def _compare_step(self, got: list, model: Weights, who: tuple[int, int], step: int, known: Callable | None, first: list) -> None:
+    def _compare_step(self, got: list, model: Weights, who: tuple[int, int], step: int, known: Callable, first: list | None) -> None:
         cause, (r, place) = "a difference to other weights than those after the last outer step, or another gradient of the outer step", who
-        if known is None:
+        if first is None:
             cause = "weights that did not start as rank 0's, or an inner optimizer that is not as the rank itself had left it"
         for i, p in enumerate(model.parameters()):
             name = f"parameter {i} after step {step + 1}"
             rtol = 1e-4 if p.data.dtype == np.float32 else 1e-10
-            instead = known and partial(known, place, i)
-            self.array(got[i], p.data, name=name, rank=r, rtol=rtol, scale=4.0, cause=cause, instead=instead)
-            if known:
+            self.array(got[i], p.data, name=name, rank=r, rtol=rtol, scale=4.0, cause=cause, instead=partial(known, place, i))
+            if first is not None:
                 self.array(got[i], first[i], name=f"{name} (compared with the group's first rank)", rank=r, cause="a mean of its own")
 
 
-def _known_weights(state: tuple, starts: list | None, place: int, i: int) -> dict[str, np.ndarray]:
-    """Parameter i of a rank after an exchange, as known mistakes make it; `starts`: all ranks' first weights, before the first exchange."""
+def _known_weights(state: tuple, starts: list, exchange: int | None, place: int, i: int) -> dict[str, np.ndarray]:
+    """Parameter i of a rank after an exchange (None: after another step), as known mistakes make it; `starts`: all ranks' first weights."""
     models, last, outermost = state
     own, before = models[place].parameters()[i].data, last.parameters()[i].data
     ways = [before - model.parameters()[i].data for model in models]
@@ -134,6 +134,8 @@ def _known_weights(state: tuple, starts: list | None, place: int, i: int) -> dic
         fresh.step()
         return p.data
 
+    if exchange is None:
+        return {"the result of an outer step, which is due only after every H inner steps": outer(before, mean)}
     known = {
         "the rank's own weights: there was no outer step, or all differences were 0, as those to weights that are not a copy are": own,
         "the result for this rank's difference alone": outer(before, ways[place]),
@@ -143,7 +145,12 @@ def _known_weights(state: tuple, starts: list | None, place: int, i: int) -> dic
         "the mean of the ranks' weights: an outer step without the outer optimizer": before - mean,
         "what it was after the last outer step": before,
     }
-    if starts is not None:  # the gradients of plain inner steps do not depend on the weights
+    if exchange:
+        first = starts[0][i]
+        known["the result of an outer step from the very first weights: after an outer step, keep the new ones"] = outer(
+            first, first - before + mean
+        )
+    else:  # the gradients of plain inner steps do not depend on the weights
         shifted = [start[i] - starts[0][i] for start in starts]
         known["the result without the broadcast: each rank began with weights of its own"] = outer(before, mean) + shifted[place]
     return known
@@ -168,7 +175,7 @@ class AgreementCheck(GroupCheck):
     def hear_without(self, rank: int, late: int) -> AgreementCheck:
         """Check rounds without a rank, while another one is late, and so hears of the next round before this one is over."""
         case = f"rank {rank} silent, and rank {late} a little late"
-        return self._hear(case, [(0, 0), (0, 1), (1, 0)], {rank: (1.6, 0), late: (0.3, 0)}, deadline=0.5, patience=3.0, home={late})
+        return self._hear(case, [(0, 0), (0, 1), (1, 0)], {rank: (2.6, 0), late: (0.3, 0)}, deadline=0.5, patience=1.4, home={late})
 
     def hear_patiently(self, *pair: int) -> AgreementCheck:
         """Check that two ranks wait longer than the deadline for two that are silent, and that they give up in the end."""
@@ -184,6 +191,7 @@ class AgreementCheck(GroupCheck):
             others = [k for k in ALL if k != r]
             without = {k: others for k in others}
             self._hear(f"rank {r} silent all the time", keys, {r: (LONG, 0)}, exact=without)
+            self._in_time(set(others), len(keys), "the deadline, although enough are heard", NOT_AT_ONCE)
             self._hear(f"rank {r} silent for half a deadline", keys, {r: (0.5, 1)}, everyone=True, seconds=0.5)
             for after in (1, 2, 4):
                 self._hear(f"rank {r} silent for 2.5 deadlines, after {after} messages", keys, {r: (2.5, after)})
@@ -194,7 +202,7 @@ class AgreementCheck(GroupCheck):
             self._hear(f"two ranks silent, and back at the last moment: {sorted(away)}", keys, away, waits=PATIENCE + 0.7)
             away = {k: (LONG, 0) for k in others[:2]}
             self._hear(f"two ranks silent for too long: {sorted(away)}", keys, away, stuck=set(ALL) - set(away))
-            self._gives_up(set(ALL) - set(away), 1 + PATIENCE)
+            self._in_time(set(ALL) - set(away), 1 + PATIENCE, "the deadline and the patience", "a patience that begins anew")
         for size in (3, 2, 1):
             self._hear(f"groups of {size}", keys, size=size, everyone=True, seconds=0.0)
         return self
@@ -245,8 +253,10 @@ class AgreementCheck(GroupCheck):
         common = dict(keys=keys, deadline=deadline, patience=PATIENCE if isolated else patience)
         arguments = [dict(place=places[r], values=values[r], enough=enough[r], **common) for r in ALL]
         began = time.monotonic()
-        found = self.call(hear_rounds, arguments, explain={"TimeLimit": ENDLESS["hear"]}, show=self.show, limit=LIMIT)
-        took = time.monotonic() - began
+        answered = self.call(hear_rounds, arguments, explain={"TimeLimit": ENDLESS["hear"]}, show=self.show, limit=LIMIT)
+        (found, each), took = zip(*answered, strict=True), time.monotonic() - began
+        for r in () if isolated else ALL:
+            self._took(each[r], found[r], r, (silent or {}).get(r, (0.0,))[0], deadline, patience)
         for group in groups:
             for i, r in enumerate(group):
                 away = (silent or {}).keys() - (home or set())
@@ -276,11 +286,24 @@ class AgreementCheck(GroupCheck):
         if now < waits:
             self.fail("ranks do not wait until enough are there", "a loop that ends at the deadline")
 
-    def _gives_up(self, ranks: set[int], most: float) -> None:
-        """Check that ranks wait no longer than deadline and patience, by the virtual clock."""
+    def _took(self, seconds: float, found: list, r: int, silent: float, deadline: float, patience: float) -> None:
+        """Check how long the first round took on a rank, by the real clock."""
+        heard, waited, most = found[0] if found else None, seconds - silent, deadline + patience
+        if heard == "TimeoutError" and waited < most - CLOCK:
+            cause = "a patience that is counted from the start: it begins after the deadline"
+            self.fail(f"rank {r} raises TimeoutError after {waited:.2f} s; deadline and patience are {most:g} s together", cause)
+        if isinstance(heard, dict) and r in heard and len(heard) < len(ALL):
+            if waited < deadline - CLOCK:
+                cause = "a wait that ends as soon as enough are heard, or when a message of a later round comes"
+                self.fail(f"rank {r} ends a round {deadline - waited:.2f} s before the deadline, and has not heard all", cause)
+            if not silent and waited > deadline + patience / 2:
+                self.fail(f"rank {r} goes on waiting after the deadline, although it has heard enough", NOT_AT_ONCE)
+
+    def _in_time(self, ranks: set[int], most: float, limit: str, cause: str) -> None:
+        """Check that ranks wait no longer than they must, by the virtual clock."""
         for now, what, r, *_ in self.ranks.isolated.broker.coordinator.network.log:
             if what == "replies" and r in ranks and now > most:
-                self.fail(f"rank {r} waits longer than the deadline and the patience", "a patience that begins anew")
+                self.fail(f"rank {r} waits longer than {limit}", cause)
 
     def _heard(self, found: object, r: int, place: int, keys: list, values: list, enough: int, stuck: set[int], silent: set[int]) -> None:
         """Check what one rank has heard in all rounds."""
@@ -294,7 +317,8 @@ class AgreementCheck(GroupCheck):
             if heard == "TimeoutError" and (r in silent or stuck):
                 return
             if heard == "TimeoutError":
-                cause = "a later round's message that is thrown away; a value that is not sent to all; or no patience after the deadline"
+                cause = "a later round's message that is thrown away; a value that is not sent to all; no patience after the deadline"
+                cause += f"; or {NOT_AT_ONCE}"
                 self.fail(f"in round {key}, hear raises TimeoutError on rank {r}, although enough ranks send", cause)
             if not isinstance(heard, dict):
                 self.fail(f"in round {key}, hear returns {heard!r} on rank {r}", "a missing return")
@@ -321,6 +345,13 @@ class AgreementCheck(GroupCheck):
         after = rank if rank < slow else rank - 1  # messages of the slow rank to those before
         proposals = [[A if r == rank else B for r in ALL]]
         case = f"rank {rank} late, and rank {slow} silent before its message to it"
+        return self._agree(case, proposals, {rank: [(0.5, 0, 1)], slow: [(1.0, after, 1)]}, home=set(ALL))
+
+    def agree_apart(self, rank: int, slow: int) -> AgreementCheck:
+        """Check that two of the three votes that a rank hears do not decide: it and the others hear other votes of the same round."""
+        after = rank if rank < slow else rank - 1
+        proposals = [[A if r in (slow, min(set(ALL) - {rank, slow})) else B for r in ALL]]
+        case = f"two proposals, rank {rank} late, and rank {slow} silent before its message to it"
         return self._agree(case, proposals, {rank: [(0.5, 0, 1)], slow: [(1.0, after, 1)]}, home=set(ALL))
 
     def agree_without(self, rank: int) -> AgreementCheck:
@@ -418,10 +449,13 @@ class AgreementCheck(GroupCheck):
         patience = PATIENCE if isolated else patience
         arguments = [dict(place=place[r], proposals=[step[r] for step in proposals], patience=patience) for r in ALL]
         answered = self.call(agree_often, arguments, explain={"TimeLimit": ENDLESS["agree"]}, show=self.show, limit=LIMIT)
-        found, took = zip(*answered, strict=True)
+        found, took, last = zip(*answered, strict=True)
         members = [0, 1, 2] if three else list(ALL)
         for step, proposed in enumerate(proposals):
             answers = {r: found[r][step] for r in members if step < len(found[r]) and found[r][step] not in (None, "TimeoutError")}
+            for r, answer in answers.items():
+                if not isinstance(answer, tuple):
+                    self.fail(f"agree returns {answer!r} on rank {r} in step {step}; expected a tuple", "a missing return, or a list")
             self._same({r: _hashable(answer) for r, answer in answers.items()}, [proposed[r] for r in members], step)
             if smallest and not step and any(_hashable(answer) != min(proposed) for answer in answers.values()):
                 cause = "min and max mixed up, or another way to choose"
@@ -429,7 +463,9 @@ class AgreementCheck(GroupCheck):
             for r in (set(members) - set(silent) - stuck - (three or set())) | (home or set()):
                 if r not in answers and not three:
                     cause = "a rank that has decided and sends nothing more in the next round; or keys without the round"
-                    if silent and r not in silent:
+                    if len(answers) > 1 and isinstance(last[r], tuple) and last[r] not in answers.values():
+                        cause = "a rank that takes over another proposal than the most frequent; the smaller one counts of equals only"
+                    elif silent and r not in silent:
                         cause = "a wait for all ranks, where enough are there; or a rank that keeps its own of equally frequent proposals"
                     self.fail(f"rank {r} gets no answer in step {step}, although enough ranks are there", cause)
                 if not isolated and silent and r not in silent and took[r] > patience:
@@ -445,7 +481,10 @@ class AgreementCheck(GroupCheck):
     def _same(self, answers: dict[int, object], proposed: list[tuple], step: int) -> None:
         for r, answer in answers.items():
             if answer not in proposed:
-                self.fail(f"agree returns {answer!r} on rank {r} in step {step}, which no rank has proposed", "a vote of another step")
+                self.fail(
+                    f"agree returns {answer!r} on rank {r} in step {step}, which no rank has proposed",
+                    "a vote of another step, or of round 0 or 1",
+                )
         if len(set(answers.values())) > 1:
             said = "; ".join(f"rank {r}: {answer}" for r, answer in answers.items()) if self.show else "they differ"
             cause = "a decision after too few equal votes, or a rank that does not take over the most frequent one"

@@ -5,11 +5,14 @@ They import the communicator themselves: that starts MPI, which the notebook's o
 
 from __future__ import annotations
 
+import itertools
 import time
 
 from course_lib.autograd import SGD, Adam, Linear, Module, Parameter, Sequential, Tanh
 from course_lib.engine.namespace import group_of, student
 from course_lib.replica import Replica
+
+STRAY = (7, 8, 9)  # a value of a round that is not one of `agree`'s
 
 
 def make_optimizer(name, parameters, settings):
@@ -39,30 +42,46 @@ def run_diloco(place, weights, grads, every, inner, outer):
 
 
 def hear_rounds(place, keys, values, enough, deadline, patience):
-    """Call `hear` for one key after the other; return what was heard, the last one perhaps "TimeoutError"."""
+    """Call `hear` for one key after the other; return what was heard, the last one perhaps "TimeoutError", and the first one's seconds."""
     from course_lib.collectives import Messenger
 
     comm = group_of(place)
-    marks, mail, found = Messenger(comm), Messenger(comm), []
+    marks, mail, found, took, began = Messenger(comm), Messenger(comm), [], 0.0, time.monotonic()
     for key, value in zip(keys, values, strict=True):
         marks.send(marks.rank, "mark", key)
         try:
             heard = student("hear")(mail, tuple(key), value, enough, deadline, patience)
         except TimeoutError:
             found.append("TimeoutError")
+            took = took or time.monotonic() - began
             break
+        took = took or time.monotonic() - began
         found.append(heard if heard is None else {int(r): heard[r] for r in heard})
-    return found
+    return found, took
 
 
 def agree_often(place, proposals, patience):
-    """Call `agree` for one step after the other; return the answers, the last one perhaps "TimeoutError", and the seconds to the first."""
+    """Call `agree` for one step after the other.
+
+    Returns the answers, the last one perhaps "TimeoutError"; the seconds to the first one; and what was sent last.
+    """
     from course_lib.collectives import Messenger
+    from course_lib.collectives.transport.messenger import Message
+
+    class Recorder(Messenger):
+        last = None
+
+        def send(self, dest, topic, key, value=None):
+            self.last = value
+            super().send(dest, topic, key, value)
 
     comm = group_of(place)
-    marks, mail, found, took, began = Messenger(comm), Messenger(comm), [], 0.0, time.monotonic()
+    marks, mail, found, took, began = Messenger(comm), Recorder(comm), [], 0.0, time.monotonic()
     for step, proposal in enumerate(proposals):
         marks.send(marks.rank, "mark", step)
+        for other, number in itertools.product(range(mail.size), (0, 1)):  # of rounds that are over
+            if other != mail.rank:
+                mail.keep(Message(other, "round", (step, number), STRAY))
         try:
             answer = student("agree")(mail, step, tuple(proposal), patience)
         except TimeoutError:
@@ -70,7 +89,7 @@ def agree_often(place, proposals, patience):
             break
         took = took or time.monotonic() - began
         found.append(answer)
-    return found, took
+    return found, took, mail.last
 
 
 def build_replica(rank, ranks, weights, x, y, every, batch, seed):

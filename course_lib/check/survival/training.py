@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,9 @@ from course_lib.replica import Replica
 ALL = (0, 1, 2, 3)
 LONG = 1e4  # virtual seconds
 RTOL = 1e-9
+ENDLESS = "outer_step goes on without an end", "a rank that asks for a state again and again, although nobody answers"
+NOT_TRAINED = "a rank that copies a state and goes on in the same call, or sends a difference of an earlier step"
+NOT_LOOKED = "a rank that does not look whether the others are in a later step already"
 LIMIT = 10.0  # seconds of a run, which takes a tenth of one
 Silences = dict[int, list[tuple[float, int, int]]]  # by rank: seconds, after how many messages, in which turn from 1
 
@@ -39,6 +42,11 @@ class SurvivalCheck(GroupCheck):
         home = set(ALL) if self.ranks.isolated else None
         return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=10, home=home, without=rank)
 
+    def apart(self, first: int, second: int) -> SurvivalCheck:
+        """Check a step in which one rank alone hears a smaller set of another one, which then lacks a difference that counts."""
+        plan = {first: [(0.6, 4, 1)], second: [(0.6, 2, 1)]}
+        return self._run(f"rank {second} silent in the exchange, and rank {first} after it", plan, steps=2, deadline=0.4)
+
     def half(self, *pair: int) -> SurvivalCheck:
         """Check that two ranks do not go on while two are silent."""
         plan = {r: [(1.5, 0, 1)] for r in pair}
@@ -49,6 +57,13 @@ class SurvivalCheck(GroupCheck):
     def survivors(self) -> SurvivalCheck:
         """Check those who are never silent, whatever happens to the others."""
         self.undisturbed()
+        for pair in ((0, 1), (2, 3)) if self.ranks.isolated else ():  # each rank lacks a difference, and all hear all sets
+            self.ranks.isolated.broker.coordinator.network.plan_partition([{pair[0]}, {pair[1]}], 1.5)
+        self._run("differences of which each is missing on a rank", {r: [(1.0, 3, 1)] for r in ALL}, steps=2, home=set(ALL), nobody=True)
+        case = "rank 0 with all differences, and a set without one that counts"
+        self._run(case, {1: [(0.3, 4, 1)]}, steps=3, cut=([{1}, {2}], 1.2), stays={0})
+        case = "ranks 0 and 3 in round 1 of step 1 when rank 1 comes back to it"
+        self._run(case, {1: [(1.3, 9, 1)], 2: [(LONG, 3, 2)]}, steps=3, home={0, 1, 3})
         for r in ALL:
             self._run(f"rank {r} silent from step 1 on", {r: [(LONG, 0, 2)]}, steps=3)
             for after in self._places(r) + ((1, 2) if r % 2 == 0 else ()):
@@ -80,6 +95,17 @@ class SurvivalCheck(GroupCheck):
             for other in set(ALL) - {r}:  # each: it may be the one that is asked for its state
                 plan = {r: [(3.7, 1, 2)], other: [(6.3, (0, 13, 2, 1)[r], 5)]}
                 self._run(f"rank {other} silent when rank {r} comes back", plan, steps=9, home=set(ALL))
+        for r, other in ((0, 2), (3, 1)):
+            case = f"rank {r} without the difference of rank {other}, which counts"
+            self._run(case, {r: [(0.3, 3, 1)]}, steps=4, home=set(ALL), cut=([{r}, {other}], 1.2))
+        for asked in (0, 2, 3):
+            plan, pair = {1: [(1.5, 9, 1)]}, {0, 2, 3} - {asked}
+            case = f"rank 1 behind, and rank {asked} still in the same step"
+            plan |= {r: [(0.2, 6, 2)] for r in pair}
+            self._run(case, plan, steps=6, home=set(ALL), cut=([{asked}, pair], 3.0, 1.1))
+        late = [{2}, {0, 1, 3}], 7.2, 3.7
+        self._run("rank 2 back, and all answers 3.5 deadlines late", {2: [(3.7, 1, 2)]}, steps=12, home=set(ALL), cut=late)
+        self._run("rank 2 back, and no answers", {2: [(3.7, 1, 2)]}, steps=8, cut=(late[0], LONG, 3.7))
         for pair in ((0, 1), (2, 0), (3, 2), (1, 3)):
             plan = {pair[0]: [(5.5, 2, 2)], pair[1]: [(7.5, 1, 3)]}
             self._run(f"ranks {pair} silent, one after the other", plan, steps=8, home=set(ALL))
@@ -105,6 +131,9 @@ class SurvivalCheck(GroupCheck):
         seconds: float | None = None,
         without: int | None = None,
         patience: float = 5.0,
+        deadline: float = 0.2,
+        stays: set[int] | None = None,
+        nobody: bool = False,
     ) -> SurvivalCheck:
         """Train on the ranks, and check every turn.
 
@@ -122,22 +151,28 @@ class SurvivalCheck(GroupCheck):
             What the virtual clock must show before ranks wait for late ones.
         without : int, optional
             A rank without which the others must complete a step.
-        patience : float
+        patience, deadline : float
             In seconds, with real silences.
+        stays : set of int
+            Ranks that must copy nothing.
+        nobody : bool
+            Whether no difference counts in step 0.
         """
-        self.case, isolated = case, self.ranks.isolated
+        self.case, self._nobody, isolated = case, nobody, self.ranks.isolated
         self._draw(silent)
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
-        times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=0.2, patience=patience, linger=0.7)
+        times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=deadline, patience=patience, linger=0.7)
         arguments = [dict(settings=self._settings | dict(seed=seed), steps=steps, **times) for seed in self._seeds]
-        found = self.ranks.call(train_on, arguments, show=self.show, limit=LIMIT)
+        found = self.call(train_on, arguments, explain={"TimeLimit": ENDLESS}, show=self.show, limit=LIMIT)
         if isolated and not cut:
             longest = max((length for plan in silent.values() for length, *_ in plan), default=0.0) if len(silent) > 1 else 0.0
             self._in_time(set(ALL) - set(silent), times["linger"] + (steps + longest if seconds is None else seconds))
         copied = {r for r, turns in enumerate(found) if any(len(turn) > 2 and turn[2] is None for turn in turns)}
-        checked = ALL if home == set(ALL) else sorted(set(ALL) - set(silent) - copied)
-        self._check(found, steps, checked, () if isolated else copied)
+        self._check(found, steps, ALL if home == set(ALL) or not isolated else sorted(set(ALL) - set(silent) - copied))
+        if stuck_with := copied & (stays or set()):
+            cause = "a comparison with what it has proposed, instead of the differences that it has"
+            self.fail(f"rank {min(stuck_with)} has all differences that count, and copies a state", cause)
         for r in copied if isolated else ():
             for turn in (turn for turn in found[r] if len(turn) > 2 and turn[2] is None):
                 self._ahead(r, turn)
@@ -151,8 +186,7 @@ class SurvivalCheck(GroupCheck):
         (home, stuck, copies), isolated = how, self.ranks.isolated
         for r in copies:
             if all(who is not None for _, _, who, *_ in (turn for turn in found[r] if len(turn) > 2)):
-                cause = "a rank that does not look whether the others are in a later step already"
-                self.fail(f"rank {r} is away for several steps, and then takes each of them by itself instead of copying a state", cause)
+                self.fail(f"rank {r} is away for several steps, and then takes each by itself instead of copying a state", NOT_LOOKED)
         for r in ALL:
             last = found[r][-1][3] if len(found[r][-1]) > 2 else found[r][-1][0]
             self._ends(r, last, steps, r in stuck, r in (set(ALL) - set(silent) - stuck if home is None else home))
@@ -185,6 +219,8 @@ class SurvivalCheck(GroupCheck):
         if not any(silent not in turn[2] for r, turns in enumerate(found) if r != silent for turn in turns if len(turn) > 2 and turn[2]):
             cause = "a collective, or a wait for all ranks: round (step, 0) ends after the deadline as soon as enough are heard"
             self.fail(f"rank {silent} is silent for several deadlines, and the others complete no step without it", cause)
+        if sum(1 for turn in found[silent] if len(turn) > 2 and turn[2] and silent not in turn[2]) > 2:
+            self.fail(f"rank {silent} is away for several steps, and then takes each by itself instead of copying a state", NOT_LOOKED)
         if not self.ranks.isolated and len(found[silent][-1]) == 2:
             cause = 'nobody answers: mail.on("join", ...) belongs into __init__; or an answer that comes is not waited for'
             self.fail(f"rank {silent} is back, and gets a TimeoutError, while the others still train", cause)
@@ -210,11 +246,12 @@ class SurvivalCheck(GroupCheck):
                 cause = "a difference that was thrown away, or a rank that takes itself for one that is behind"
                 self.fail(f"rank {r}, which is never silent, is not in step {step}", cause)
 
-    def _check(self, found: list, steps: int, checked: Sequence[int], copied: Iterable[int]) -> None:
-        """Check all turns of the `checked` ranks, and before, where other ranks have `copied` a state."""
+    def _check(self, found: list, steps: int, checked: Sequence[int]) -> None:
+        """Check all turns of the `checked` ranks."""
         self._checked = checked
         self._starts: list[dict[int, dict]] = [{} for _ in ALL]  # by rank and step: the state
         self._after: dict[tuple[int, int], tuple] = {}  # by rank and step: the difference, and the replica after its own steps
+        self._old: dict[tuple[int, int], list] = {}  # by rank and step: the weights before it copied the state of this step
         decided: dict[int, tuple] = {}
         for r, turns in enumerate(found):
             before = snapshot(self._replica(r))
@@ -224,6 +261,8 @@ class SurvivalCheck(GroupCheck):
                     self._equal(turn[1], before, name, r, "a change of the replica outside of outer_step")
                 self._starts[r][turn[0]] = turn[1]
                 before = turn[4] if len(turn) > 2 else None
+                if len(turn) > 2 and turn[2] is None:
+                    self._old[r, turn[3]] = turn[1]["weights"]
         for r in checked:
             for step, _, who, next_step, _ in (turn for turn in found[r] if len(turn) > 2):
                 if who is None:
@@ -233,13 +272,10 @@ class SurvivalCheck(GroupCheck):
                     self.fail(f"after step {step}, the step on rank {r} is {next_step}", "a step that was not counted, or counted twice")
                 if decided.setdefault(step, who) != who:
                     self.fail(f"the ranks do not agree who was in step {step}", "two ways to decide, or an answer from another step")
-        for r in copied:
-            for turn in (turn for turn in found[r] if len(turn) > 2 and turn[2] is None):
-                self._ahead(r, turn)
-                self._copied(r, turn, found, steps)
-        for r in checked:
+        for r in sorted(checked, key=lambda r: all(turn[2] is not None for turn in found[r] if len(turn) > 2)):  # first those that copied
             for turn in (turn for turn in found[r] if len(turn) > 2):
                 if turn[2] is None:
+                    self._ahead(r, turn)
                     self._copied(r, turn, found, steps)
                 else:
                     self._counted(r, turn, decided[turn[0]])
@@ -249,18 +285,17 @@ class SurvivalCheck(GroupCheck):
         return build_replica(r, 4, seed=self._seeds[r], **self._settings)
 
     def _who(self, who: object, r: int, step: int) -> tuple[int, ...]:
-        fits = isinstance(who, (tuple, list)) and all(type(k) is int and k in ALL for k in who)
-        if not fits or not who or list(who) != sorted(set(who)):
-            self.fail(
-                f"outer_step returns {who!r} on rank {r} in step {step}; expected ranks in ascending order, or None", "a missing return"
-            )
-        return tuple(who)
+        fits = isinstance(who, tuple) and all(type(k) is int and k in ALL for k in who)
+        if not fits or list(who) != sorted(set(who)) or (not who and not (self._nobody and step == 0)):
+            said = f"outer_step returns {who!r} on rank {r} in step {step}; expected a tuple of ranks in ascending order, or None"
+            self.fail(said, "another value after a copy, or a list")
+        return who
 
     def _trained(self, r: int, step: int) -> tuple[list[np.ndarray], dict]:
         """Return a rank's differences in a step, and its state after the inner steps."""
         if (r, step) not in self._after:
             if step not in self._starts[r]:
-                self.fail(f"rank {r} is in step {step}, which it has not trained", "a difference of an earlier step")
+                self.fail(f"rank {r} is in step {step}, which it has not trained", NOT_TRAINED)
             start = self._starts[r][step]
             replica = self._replica(r)
             for p, weight in zip(replica.model.parameters(), start["weights"], strict=True):
@@ -281,15 +316,18 @@ class SurvivalCheck(GroupCheck):
         outer.velocity = {int(i): v.copy() for i, v in start["outer"].items()}
         differences = [self._trained(k, step)[0] for k in who]
         for i, p in enumerate(model.parameters()):
-            p.grad = np.mean([d[i] for d in differences], axis=0)
+            p.grad = _mean([d[i] for d in differences], p.data)
         outer.step()
         cause = f"not the mean of the differences of {list(who)}, a difference of another step, or samples that were trained before"
         for i, p in enumerate(model.parameters()):
             name = f"parameter {i} after step {step}"
-            known = partial(self._known, (r, step), i, differences, start)
+            known = partial(self._known, (r, step), i, who, start)
             self.array(after["weights"][i], p.data, name=name, rank=r, rtol=RTOL, scale=4.0, cause=cause, instead=known)
             want = outer.velocity[i]
             velocity = after["outer"].get(str(i))
+            if velocity is None:
+                cause = "a turn without an outer step; with no differences, too, it is due, with a gradient of zero"
+                self.fail(f"the outer optimizer has no velocity after step {step} on rank {r}", cause)
             self.array(velocity, want, name=f"velocity {i} after step {step}", rank=r, rtol=RTOL, scale=4.0, cause="an outer optimizer")
         own = self._trained(r, step)[1]
         if after["position"] != own["position"]:
@@ -303,10 +341,11 @@ class SurvivalCheck(GroupCheck):
             name = f"the state after step {step} (compared with rank {k})"
             self._equal({name: after[name] for name in shared}, shared, name, r, "a sum in another order on each rank")
 
-    def _known(self, turn: tuple[int, int], i: int, differences: list, start: dict) -> dict[str, np.ndarray]:
+    def _known(self, turn: tuple[int, int], i: int, who: tuple[int, ...], start: dict) -> dict[str, np.ndarray]:
         """Parameter i after an outer step, as known mistakes make it."""
-        (own, mine), begin = self._trained(*turn), start["weights"][i]
-        mean, ended = np.mean([d[i] for d in differences], axis=0), mine["weights"][i]
+        (own, mine), begin, step = self._trained(*turn), start["weights"][i], turn[1]
+        differences = [self._trained(k, step)[0] for k in who]
+        mean, ended = _mean([d[i] for d in differences], begin), mine["weights"][i]
 
         def outer(weights: np.ndarray, grad: np.ndarray) -> np.ndarray:
             model = Weights([weights.copy()])
@@ -323,7 +362,11 @@ class SurvivalCheck(GroupCheck):
             "the result for the rank's own difference alone": outer(begin, own[i]),
             "the result for differences of the wrong sign": outer(begin, -mean),
         }
-        if len(differences) < len(ALL):
+        if any((k, step) in self._old for k in (*who, turn[0])):
+            old = [self._old.get((k, step), start["weights"])[i] - self._trained(k, step)[1]["weights"][i] for k in who]
+            result = outer(self._old.get(turn, start["weights"])[i], _mean(old, begin))
+            known["the result if a rank that has copied a state takes its difference to the weights that it had before"] = result
+        if 0 < len(differences) < len(ALL):
             divided = outer(begin, len(differences) / len(ALL) * mean)
             known["the sum of the differences that count, divided by the number of all ranks"] = divided
         return known
@@ -342,6 +385,11 @@ class SurvivalCheck(GroupCheck):
             choices += [turns[-1][4] for k, turns in enumerate(found) if k != r and len(turns[-1]) > 2 and turns[-1][3] == steps]
         if not choices:
             self.fail(f"rank {r} goes on with step {next_step}, in which no rank has been", "a step that is not the peer's")
+        for step in {step for k in ALL if k != r for step in self._starts[k]} - {next_step}:
+            if any(not _difference(after, self._starts[k][step]) for k in ALL if k != r and step in self._starts[k]):
+                self.fail(
+                    f"rank {r} has copied the state of step {step}, and goes on with step {next_step}", "a step that is not the peer's"
+                )
         problems = [_difference(after, choice) for choice in choices]
         if all(problems):
             name = max(problems, key=list(after).index)  # of the peer whose state is most like this one
@@ -352,6 +400,10 @@ class SurvivalCheck(GroupCheck):
     def _equal(self, got: object, want: dict | None, name: str, rank: int, cause: str) -> None:
         if want is not None and (different := _difference(got, want)):
             self.fail(f"{name} on rank {rank} is not what it should be ({different})", cause)
+
+
+def _mean(arrays: list[np.ndarray], like: np.ndarray) -> np.ndarray:
+    return np.mean(arrays, axis=0) if arrays else np.zeros_like(like)
 
 
 def _difference(got: object, want: dict) -> str:
