@@ -63,7 +63,7 @@ def test_other_orders_are_too_long_or_hold_too_much(said, how, check):
 def test_a_rank_that_leaves_its_work_to_the_end_is_named(check):
     made = orders(4, 6)
     made[0] = [work for work in made[0] if work[0] != "W" or work[1] < 3] + [("W", k) for k in (3, 4, 5)]
-    with pytest.raises(CheckFailed, match="23 ticks.* comes too late: rank 0 does 3 W after its last B, and is idle before"):
+    with pytest.raises(CheckFailed, match=r"23 ticks.* comes too late: rank 0 does 3 W after its last B, and is idle before"):
         check._judge(made, [0, 1, 2, 3], 6)
     with pytest.raises(CheckFailed, match="put off for too long: here, up to 3 W"):
         check._judge(orders(4, 6, late=lambda rank, n: 3), [0, 1, 2, 3], 6)

@@ -49,7 +49,7 @@ EXPLANATIONS = {
     "NoneType": ("a number is added to a gradient that is None", "weight.grad is None until it gets its first gradient"),
     "KeyError": (
         "backward_weight finds nothing of a micro-batch",
-        "stage.kept[k], which backward_input must set for each k; or a backward_weight that also removes those of other micro-batches",
+        "stage.kept[k], which backward_input must set for each k; or a backward_weight that also removes those of others",
     ),
     "matmul": (
         "the shapes in a matrix product of backward_weight do not fit",
