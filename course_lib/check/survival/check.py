@@ -296,7 +296,7 @@ class AgreementCheck(GroupCheck):
             if waited < deadline - CLOCK:
                 cause = "a wait that ends as soon as enough are heard, or when a message of a later round comes"
                 self.fail(f"rank {r} ends a round {deadline - waited:.2f} s before the deadline, and has not heard all", cause)
-            if not silent and waited > deadline + patience / 2:
+            if not silent and waited > most - CLOCK:  # far from the deadline, as the machine may be slow
                 self.fail(f"rank {r} goes on waiting after the deadline, although it has heard enough", NOT_AT_ONCE)
 
     def _in_time(self, ranks: set[int], most: float, limit: str, cause: str) -> None:
