@@ -199,9 +199,9 @@ class ShardedMuon:
         Update the matrices, with their gradients `p.grad`, and others by self.adam. An
         owner calls orthogonalize once for each of its matrices, at the same time as the
         other owners. In a step, self.adam's included, a rank sends at most twice the
-        bytes of its gradients of matrices and others, three times if mesh.tp > 1; owners
-        in the tests are even enough for that. Between steps, it keeps `velocity`, of the
-        matrices' dtype, and no other large arrays.
+        bytes of its gradients of matrices and others, three times if mesh.tp > 1;
+        owners in the tests are even enough for that. Between steps, it keeps
+        `velocity`, of the matrices' dtype, and no other large arrays.
     """
 
     def __init__(self, matrices, others, mesh, lr=0.02, momentum=0.95, adam_lr=3e-3,
