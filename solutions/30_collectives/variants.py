@@ -567,6 +567,20 @@ def ring_all_reduce__by_doubling(x, comm, op):
 
 
 @loses(4)
+def ring_all_reduce__last_takes_the_rest(x, comm, op):
+    """The last piece takes all that n does not divide: a message that is too large."""
+    n, rank = comm.Get_size(), comm.Get_rank()
+    result, size = x.copy(), x.size // n
+    pieces = [result.reshape(-1)[i * size : (i + 1) * size if i < n - 1 else None] for i in range(n)]
+    for step in range(2 * (n - 1)):
+        goes, comes = pieces[(rank - step) % n], pieces[(rank - step - 1) % n]
+        received = np.empty_like(comes)
+        comm.Sendrecv(goes, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        comes[...] = op(comes, received) if step < n - 1 else received
+    return result
+
+
+@loses(4)
 @changes("return whole[: x.size].reshape(x.shape)", "return whole")
 def ring_all_reduce__with_the_padding():
     """Flat, with the padding."""

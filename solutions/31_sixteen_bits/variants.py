@@ -67,6 +67,20 @@ def gather_as__rounds_afterwards():
 @changes(
     GATHER,
     """
+    mine = encode(shard, dtype) if dtype != "bfloat16" else shard
+    whole = np.empty(comm.Get_size() * mine.size, mine.dtype)
+    comm.Allgather(mine, whole)
+    return decode(whole, dtype) if dtype != "bfloat16" else decode(encode(whole, dtype), dtype)
+""",
+)
+def gather_as__bfloat16_rounded_afterwards():
+    """Sends float32 for bfloat16 only, which NumPy does not have, and rounds what it receives."""
+
+
+@loses(6)
+@changes(
+    GATHER,
+    """
     shard[...] = decode(encode(shard, dtype), dtype)
     mine = encode(shard, dtype)
     whole = np.empty(comm.Get_size() * mine.size, mine.dtype)
@@ -352,6 +366,12 @@ def reduce_as__leaves_overflows_out():
 
 
 @loses(4)
+@changes(MEAN, "return np.nansum(decode(received, dtype).reshape(n, -1), axis=0) / np.float32(n)")
+def reduce_as__leaves_nan_out():
+    """Leaves NaN out of the sum."""
+
+
+@loses(4)
 @changes(
     "sent = encode(gradient, dtype)",
     "gradient[...] = decode(encode(gradient, dtype), dtype)\n    sent = encode(gradient, dtype)",
@@ -491,6 +511,34 @@ class LossScaler__squares_in_float32:
     """Adds squares in float32, so that large gradients pass for an overflow."""
 
 
+@loses(4)
+@changes(
+    UNSCALED,
+    "                bad = bad or not np.isfinite(p.grad.sum())\n                p.grad = p.grad / np.float32(self.factor)\n",
+    "            squares = np.zeros(1)\n",
+    "            squares, bad = np.zeros(1), False\n",
+    AXES,
+    """
+            squares = np.array([np.inf]) if bad else squares
+            for axis in self.comms:
+                axis.Allreduce(squares.copy(), squares)
+""",
+)
+class LossScaler__sum_in_float32:
+    """Looks for an overflow in the sum of each gradient, which can overflow by itself."""
+
+
+@loses(4)
+@changes(
+    "def step(self, optimizer, most=np.inf):",
+    "def step(self, optimizer, max_norm=np.inf):",
+    "        norm = self.unscale(optimizer)\n",
+    "        norm, most = self.unscale(optimizer), max_norm\n",
+)
+class LossScaler__another_name:
+    """Another name for `most`: the training loop passes it by name."""
+
+
 @loses(2)
 @changes(DOUBLED, "            self.factor, self.good = self.factor * 2, 0\n")
 class LossScaler__grows_forever:
@@ -501,6 +549,26 @@ class LossScaler__grows_forever:
 @changes(HALVED, "            self.factor /= 2\n")
 class LossScaler__no_lower_limit:
     """No lower limit."""
+
+
+@loses(2)
+@changes(
+    GOOD,
+    "        self.good += bool(np.isfinite(self.norm))\n",
+    HALVED,
+    """
+            if self.factor > self.limits[0]:
+                self.factor, self.good = self.factor / 2, 0
+""",
+)
+class LossScaler__counts_on_at_the_lower_limit:
+    """An overflow at the lower limit does not reset the count of good steps."""
+
+
+@loses(2)
+@changes("self.factor / 2", "self.factor // 2")
+class LossScaler__whole_factors:
+    """Halves by //, so that a factor below 1 becomes the lower limit."""
 
 
 @loses(2)

@@ -55,6 +55,7 @@ def test_a_ring_in_either_direction_passes():
     [
         (in_ring(1, 4), "sends 4 messages; 3 are enough"),
         (in_ring(1, 3, 64), "sent 192 bytes"),
+        ([[((r + 1) % 4, size) for size in (8, 8, 32)] for r in range(4)], "a message of 32 bytes; 16 are enough"),
         (in_ring(2), "rank 0 sends to rank 2, and not only to the next one, rank 1"),
         ([[((r + s) % 4, 16) for s in (1, 2, 3)] for r in range(4)], "not only to the next one"),
         ([[("Barrier", -1, 0)], *in_ring(1)[1:]], "on rank 0 calls Barrier"),

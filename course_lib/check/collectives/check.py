@@ -192,6 +192,9 @@ class CollectivesCheck(GroupCheck):
             self._steps(sent[i], steps, r)
             cause = "whole arrays in the place of pieces, or more steps than are needed"
             self.sent(self.ranks.traffic[r], steps * (piece + TAG_BYTES), name=self.function, rank=r, cause=cause)
+            if (most := max((nbytes for _, nbytes in sent[i]), default=0)) > piece:
+                cause = "a last piece that takes all that n does not divide; spread it, or fill up with zeros"
+                self.fail(f"{self.function} on rank {r} sends a message of {most:,} bytes; {piece:,} are enough", cause)
             if self.function != "pairwise_all_to_all":
                 self._neighbours([to for to, _ in sent[i]], group, i)
         if self.function == "pairwise_all_to_all":

@@ -66,7 +66,7 @@ def call_scaler(values, optimizer, settings, steps, places):
             p.grad = None if grad is None else grad.copy()
         norms = [scaler.unscale(rule) for _ in range(step["unscale"])]
         grads = [None if p.grad is None else np.array(p.grad) for p in parameters]
-        taken = scaler.step(rule) if step["most"] is None else scaler.step(rule, step["most"])
+        taken = scaler.step(rule) if step["most"] is None else scaler.step(rule, most=step["most"])
         scaler.update()
         found.append((norms, grads, taken, [p.data.copy() for p in parameters], scaler.factor))
     return found

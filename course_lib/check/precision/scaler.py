@@ -144,11 +144,12 @@ class ScalerCheck(GroupCheck):
                 for s in set(members) - {r}:
                     step.grads[s] = [None] * len(shapes)
             steps += [step, Step(self._draw(shapes), unscale=(i + 1) % 2)]
-        large = Step(self._draw(shapes))  # their squares are beyond float32's range, but they are not
-        for r in range(4):
-            large.grads[r] = [g * np.float32(1e25) for g in large.grads[r]]
-        steps.append(large)
         settings = dict(factor=2.0**10, interval=100)
+        large = Step(self._draw(shapes))  # when scaled, their squares and sums are beyond float32's range, but they are not
+        for r in range(4):
+            factor = settings["factor"] / 2.0 ** (len(members) * (r in members))
+            large.grads[r] = [self.random.uniform(2e38, 3e38, shape).astype(np.float32) / np.float32(factor) for shape in shapes]
+        steps.append(large)
         self.case = f"{self._describe_grid(order, axes)}, overflows"
         self._run(order, axes, settings, steps, self._compare_skipping)
         return self
@@ -158,10 +159,10 @@ class ScalerCheck(GroupCheck):
         order, members = self._grid(axes)
         self._turns = self.random.permutation(members)  # of ranks that have an overflow
         shapes = self._shapes()
-        for interval in self.random.permutation([2, 3]).tolist():
-            start = 2.0 ** int(self.random.integers(4, 8))
+        for interval, powers in zip(self.random.permutation([2, 3]).tolist(), ((4, 8), (0, 2)), strict=True):
+            start = 2.0 ** int(self.random.integers(*powers))
             good, bad = "." * (interval - 1), "x"
-            pattern = bad + good + bad + good + bad + good + "." + good + "." + 3 * interval * "0" + 6 * bad + 2 * interval * "."
+            pattern = 3 * (bad + good) + "." + good + "." + 3 * interval * "0" + 6 * bad + good + bad + 2 * interval * "."
             settings = dict(factor=start, interval=interval, limits=(start / 8, start * 2))
             self.case = f"{self._describe_grid(order, axes)}, interval {interval}, limits {start / 8:g} and {start * 2:g}"
             self._run(order, axes, settings, self._pattern(pattern, shapes), self._compare_factor)
@@ -331,6 +332,8 @@ class ScalerCheck(GroupCheck):
             cause = ""
             if number and not self._limits[0] <= factor <= self._limits[1]:
                 cause = "a factor that is not kept within its limits"
+            elif number and factor < want.after and not want.finite:
+                cause = "a factor that is halved twice, or by //, which rounds down what is below 1"
             elif number and not want.finite:
                 cause = "a decision by this rank's gradients alone, or by those of one axis"
             elif number and factor > want.after:
@@ -344,7 +347,7 @@ def _unseen(want: Wanted) -> str:
     """Name the usual cause of an overflow that is not there."""
     if want.earlier and not want.earlier.finite:
         return "the overflow of the step before, which update has not forgotten"
-    return "squares that overflow in float32: add them up in float64" if want.norm > LARGE else ""
+    return "squares or a sum that overflow in float32: add them up in float64" if want.norm > LARGE else ""
 
 
 def _places(order: list[int], axes: tuple[int, ...], r: int) -> list[tuple[int, int]]:
