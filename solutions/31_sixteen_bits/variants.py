@@ -528,7 +528,7 @@ class LossScaler__sum_in_float32:
     """Looks for an overflow in the sum of each gradient, which can overflow by itself."""
 
 
-@loses(4)
+@loses(8)
 @changes(
     "def step(self, optimizer, most=np.inf):",
     "def step(self, optimizer, max_norm=np.inf):",
