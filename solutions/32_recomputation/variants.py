@@ -487,3 +487,59 @@ def segments__fronts(costs, budget):
 )
 def segments__fewest_ranges():
     """Of the fastest choices, the one with the fewest ranges."""
+
+
+@loses(10)
+@changes(
+    "        data = function(*inputs).data\n",
+    "        data = function(*[x for x in inputs if isinstance(x, Tensor)], *[x for x in inputs if not isinstance(x, Tensor)]).data\n",
+    "        out = function(*again)\n",
+    "        out = function(*[x for x in again if isinstance(x, Tensor)], *[x for x in again if not isinstance(x, Tensor)])\n",
+)
+def checkpoint__tensors_first():
+    """Passes the tensors on before all other inputs."""
+
+
+@loses(2)
+@changes("here + costs[stop - 1].work > budget", "here + costs[stop - 1].work >= budget")
+def segments__a_full_range():
+    """A range must stay below the budget."""
+
+
+@loses(2)
+@changes(
+    "        raise ValueError(",
+    "        if max(c.kept + c.work for c in costs) <= budget:\n            return [(i, i + 1) for i in range(len(costs))]\n        raise ValueError(",
+)
+def segments__error_for_a_layer():
+    """Raises an error only if a layer alone does not fit."""
+
+
+@loses(2)
+@changes(
+    "    best = [{}",
+    "    budget //= 10**6\n    costs = [c._replace(kept=c.kept // 10**6, input=c.input // 10**6, work=c.work // 10**6) for c in costs]\n    best = [{}",
+)
+def segments__whole_megabytes():
+    """Counts in whole megabytes."""
+
+
+@loses(4)
+@changes("    best = [{}", "    costs = [c._replace(seconds=max(1, round(1000 * c.seconds))) for c in costs]\n    best = [{}")
+def segments__milliseconds():
+    """Counts in whole milliseconds."""
+
+
+@loses(6)
+@changes(
+    "                if here + costs[stop - 1].work > budget:\n                    break\n",
+    "                if here > budget:\n                    break\n                if here + costs[stop - 1].work > budget:\n                    continue\n",
+)
+def segments__work_of_the_last():
+    """Counts the work of a range's last layer only."""
+
+
+@loses(6)
+@changes("here + costs[stop - 1].work > budget", "here + max(c.work for c in costs[i:stop]) > budget")
+def segments__most_work():
+    """Adds the largest work of a range to all that it keeps."""

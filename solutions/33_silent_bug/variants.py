@@ -1008,3 +1008,72 @@ def compare_with_one_rank__by_votes(step, batches, mesh):
 @changes(BOUND, "6 * terms**0.5 * epsilon(dtype) * np.sqrt(np.mean(a * a) if a.size else 0)")
 def close_enough__root_mean_square():
     """The typical value in the place of the largest."""
+
+
+@loses(6)
+@changes("not (np.isfinite(a).all() and np.isfinite(b).all())", "not np.isfinite(a).all()")
+def close_enough__only_a_finite():
+    """Looks for infinite values in the first array only."""
+
+
+@loses(6)
+@changes("    if a.shape", "    if np.array_equal(a, b):\n        return True\n    if a.shape")
+def close_enough__equal_at_once():
+    """True at once for equal arrays, also infinite ones."""
+
+
+@loses(6)
+@changes("max(np.abs(a).max(initial=0), np.abs(b).max(initial=0))", "max(a.max(initial=0), b.max(initial=0))")
+def close_enough__largest_without_sign():
+    """Takes the largest value, not the largest absolute value."""
+
+
+@loses(4)
+@changes("    comm = mesh.along(axis)\n", "    comm = mesh.along(axis)\n    array = np.ascontiguousarray(array)\n")
+def same_on__at_least_one_dimension():
+    """Makes the array contiguous first, and so one number an array of one dimension."""
+
+
+@loses(4)
+@changes("array.tobytes()", "array.astype(np.float64).tobytes()")
+def same_on__float64():
+    """The bytes of the values as float64, to which large whole numbers are rounded."""
+
+
+@loses(4)
+@changes("array.tobytes()", "repr(array.tolist()).encode()")
+def same_on__as_text():
+    """The values as text, in which all NaN look alike."""
+
+
+@loses(4)
+@changes("    comm = mesh.along(axis)\n", "    comm = mesh.along(axis)\n    if array.size == 0:\n        return True\n")
+def same_on__nothing_is_the_same():
+    """True at once for arrays without numbers."""
+
+
+@loses(14)
+@changes(
+    'Finding(name, split[0], "wrong shard")',
+    'Finding(name, split[0], "wrong shard", c)',
+    'Finding(name, where, "stale")',
+    'Finding(name, where, "stale", c)',
+    "return Finding(name, where, kind)",
+    "return Finding(name, where, kind, c)",
+)
+def compare_with_one_rank__always_a_factor():
+    """Gives a factor for each kind."""
+
+
+@loses(3)
+@changes(
+    DIVIDE,
+    """
+    for p in model.parameters():
+        mean = np.empty_like(p.grad)
+        everyone.Allreduce(np.ascontiguousarray(p.grad), mean)
+        p.grad = mean / len(micro_batches) / everyone.Get_size()
+""",
+)
+def accumulate__mean_over_ranks():
+    """Takes the mean over all ranks, too, whatever the grid."""

@@ -75,16 +75,16 @@ def _forward(segments, batch, nested):
     first, second, third = segments
     v = Tensor(batch["v"].copy(), requires_grad=True)
     m = Tensor(batch["m"])
-    x1 = call_checkpoint(first, Tensor(batch["tokens"]), Tensor(batch["v0"]), Tensor(batch["m0"]), batch["s"])
+    x1 = call_checkpoint(first, Tensor(batch["tokens"]), batch["s"], Tensor(batch["v0"]), Tensor(batch["m0"]))
     if nested:
 
-        def both(x, v, m, s):
-            y = call_checkpoint(second, x, v, m, s)
-            return third(y, y, m, s) + y
+        def both(x, s, v, m):
+            y = call_checkpoint(second, x, s, v, m)
+            return third(y, s, y, m) + y
 
-        return call_checkpoint(both, x1, v, m, batch["s"]) + v * 3.0, v
-    x2 = call_checkpoint(second, x1, v, m, batch["s"])
-    return call_checkpoint(third, x2, x2, m, batch["s"]) + x2 + v * 3.0, v
+        return call_checkpoint(both, x1, batch["s"], v, m) + v * 3.0, v
+    x2 = call_checkpoint(second, x1, batch["s"], v, m)
+    return call_checkpoint(third, x2, batch["s"], x2, m) + x2 + v * 3.0, v
 
 
 def begin_large(array):

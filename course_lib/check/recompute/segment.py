@@ -47,7 +47,7 @@ class Segment(Module):
         self.weight, self.table = Parameter(weight.copy()), None if table is None else Parameter(table.copy())
         self.comm, self.generators = comm, generators
 
-    def __call__(self, x: Tensor, v: Tensor, m: Tensor, s: int) -> Tensor:
+    def __call__(self, x: Tensor, s: int, v: Tensor, m: Tensor) -> Tensor:
         number = self.weight.dtype.type(traffic_gates.pass_gate())
         x = x if self.table is None else embedding(self.table, x)
         y = relu(sum_over_ranks((x @ self.weight) * number, self.comm))

@@ -37,6 +37,10 @@ SAME_CAUSES = {
     "another dtype": "values without the dtype",
     "the same bytes": "bytes without the dtype",
     "not a number": "values that are compared with ==; NaN equals nothing, but its bits are the same",
+    "one number of one dimension": "np.ascontiguousarray, which makes an array of one dimension of a single number",
+    "other shapes of nothing": "an answer without a look at the shape",
+    "another NaN": "values as text or compared as such; not a number has many bit patterns",
+    "whole numbers": "whole numbers that are rounded to float64",
     "a signed zero": "values that are compared with ==; -0.0 == 0.0, but their bits differ",
     "Fortran order": "bytes in their order in memory; array.tobytes() has them in C order",
     "every second column": "bytes in their order in memory; array.tobytes() has them in C order",
@@ -51,6 +55,9 @@ CLOSE_CAUSES = {
     "a shape that broadcasts": "arrays of other shapes, which NumPy broadcasts",
     "infinite": "an infinite bound",
     "one infinite": "an infinite bound",
+    "infinite in both": "an answer before all values are known to be finite",
+    "the other infinite": "an infinite bound, as only one of the arrays is known to be finite",
+    "negative values": "the largest value without np.abs",
 }
 
 
@@ -80,6 +87,8 @@ class SilentBugCheck(GroupCheck):
         minus[1, 1] = -0.0
         with_nan = one.copy()
         with_nan[1, 2] = np.nan
+        other_nan, whole = with_nan.copy(), np.full(n, 2**53)
+        other_nan.view(np.int64)[1, 2] ^= 1  # still not a number
         large = draw(LARGE)
         changed = large.copy()
         changed[int(self.random.integers(LARGE // 4, LARGE // 2)) | 1] += 1  # none of every second one
@@ -102,15 +111,18 @@ class SilentBugCheck(GroupCheck):
             ("another dtype", TP, [np.ones(4), np.ones(4), np.ones(4, np.float32), np.ones(4)]),
             ("the same bytes", TP, [np.zeros(4, np.int64), np.zeros(4), np.zeros(4), np.zeros(4)]),
             ("not a number", DP_TP, [with_nan] * 4),
+            ("another NaN", DP, [with_nan, with_nan, other_nan, with_nan]),
             ("a signed zero", DP, [minus, np.zeros((n, 3)), minus, minus]),
             ("one number", DP_TP, [np.array(1.5), np.array(1.5), np.array(2.5), np.array(2.5)]),
+            ("one number of one dimension", DP, [np.array(1.5), np.array(1.5), np.array([1.5]), np.array(1.5)]),
             ("nothing", DP, [np.zeros((0, 3))] * 4),
+            ("other shapes of nothing", DP, [np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 4)), np.zeros((0, 3))]),
             ("an axis of one rank", WITH_ONE, [one, two, three, four]),
-            ("whole numbers", DP_TP, [np.arange(n), np.arange(n), np.arange(n), np.arange(n) + 1]),
+            ("whole numbers", DP_TP, [whole, whole, whole, whole + (np.arange(n) == 1)]),
             ("large", DP, [large] * 4),
             ("one number of many", DP, [large, large, changed, large]),
         ]
-        return [(name, axes, [np.ascontiguousarray(array) for array in arrays], "") for name, axes, arrays in found] + [
+        return [(name, axes, [np.array(array, order="C") for array in arrays], "") for name, axes, arrays in found] + [
             ("Fortran order", DP, [one] * 4, "Fortran"),
             ("every second column", DP_TP, [one] * 4, "strided"),
         ]
@@ -190,6 +202,8 @@ class SilentBugCheck(GroupCheck):
             if a != b:
                 found = f" ({a!r}, not {b!r})" if self.show else ""
                 self.fail(f"{says} names the wrong {what}{found}")
+        if want.factor is None and got[3] is not None:
+            self.fail(f"{says} gives a factor ({got[3]!r}) for kind {got[2]!r}", "a factor of another kind; here it is None")
         if want.factor is not None:
             number = isinstance(got[3], (int, float, np.number)) and not isinstance(got[3], bool)
             if not number or not abs(got[3] - want.factor) <= FACTOR_RTOL[case.step["dtype"]] * abs(want.factor):

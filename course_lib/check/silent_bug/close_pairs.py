@@ -41,7 +41,7 @@ def draw_pairs(random: np.random.Generator) -> list[Pair]:
         a, b = _many_terms(random, terms)
         found.append(Pair("many terms", a, b, "float32", terms, True))
         found.append(Pair("many terms, a factor", b * np.float32(1.2), b, "float32", terms, False))
-    zero = np.zeros(5)
+    zero, below = np.zeros(5), -random.uniform(1, 2, 5)
     big = random.standard_normal((300, 300))
     other = big.copy()
     other[tuple(random.integers(300, size=2))] += 2.0
@@ -53,8 +53,11 @@ def draw_pairs(random: np.random.Generator) -> list[Pair]:
         Pair("one element of many", rounded(other, "float16"), rounded(big, "float16"), "float16", 4, False),
         Pair("other shapes", np.ones((3, 4)), np.ones((4, 3)), "float64", 4, False),
         Pair("a shape that broadcasts", np.ones((1, 4)), np.ones((3, 4)), "float64", 4, False),
+        Pair("negative values", below, np.nextafter(below, 0), "float64", 10, True),
         Pair("infinite", np.array([np.inf, 1.0]), np.array([np.inf, 2.0]), "float64", 4, False),
+        Pair("infinite in both", np.array([-np.inf, 1.0]), np.array([-np.inf, 1.0]), "float64", 4, False),
         Pair("one infinite", np.array([np.inf, 1.0]), np.array([1.0, 1.0]), "float32", 4, False),
+        Pair("the other infinite", np.array([1.0, 1.0]), np.array([1.0, np.inf]), "float32", 4, False),
     ]
     return found
 

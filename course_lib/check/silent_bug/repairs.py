@@ -22,27 +22,27 @@ class RepairCheck(GroupCheck):
             heads, length, each = int(self.random.integers(1, 3)), *self.sizes(2, 2, 6)
             sizes, seed = (7 + length, 4 * heads, heads, 1, length), int(self.random.integers(1 << 30))
             self.case = f"{count} micro-batches of {each} texts"
-            calls = [list(self.random.integers(0, sizes[0], (count, each, length + 1))) for _ in range(times)]
+            shape = (4, times, count, each, length + 1)
+            texts = self.random.integers(0, sizes[0], shape)  # other ones on each rank
             model = Sequential(*layers(Sizes(*sizes), seed=seed, dtype=np.float64))
             grads = [self.random.standard_normal(p.shape) for p in model.parameters()] if left else None
-            answers = self.ranks.call(call_accumulate, dict(sizes=sizes, seed=seed, calls=calls, grads=grads), show=self.show)
-            for r, (_, most) in enumerate(answers):
+            given = [dict(sizes=sizes, seed=seed, calls=[list(call) for call in own], grads=grads) for own in texts]
+            answers = self.ranks.call(call_accumulate, given, show=self.show)
+            for r, (found, most) in enumerate(answers):
                 if most > each:
                     cause = "micro-batches that are joined to one batch, whose activations take as much memory as if there were none"
                     self.fail(f"accumulate on rank {r} gives the model {most} texts at once; a micro-batch has {each}", cause)
-            for call, micro_batches in enumerate(calls):
-                model.zero_grad()
-                want = loss_and_backward(model, np.concatenate(micro_batches))
-                for r, (answer, _) in enumerate(answers):
-                    loss, found = answer[call]
+                for (loss, got), micro_batches in zip(found, texts[r], strict=True):
+                    model.zero_grad()
+                    want = loss_and_backward(model, np.concatenate(micro_batches))
                     self.numbers(loss, [want], name="the loss", rank=r, cause="the loss of one micro-batch, or a sum instead of a mean")
-                    for (name, p), got in zip(model.named_parameters(), found, strict=True):
-                        self._gradient(got, p.grad, name.removeprefix("modules."), count, r)
+                    for (name, p), grad in zip(model.named_parameters(), got, strict=True):
+                        self._gradient(grad, p.grad, name.removeprefix("modules."), count, r)
         return self
 
     def _gradient(self, got: object, want: np.ndarray, name: str, count: int, r: int) -> None:
         known = {f"{count} times what it should be: the losses of micro-batches are means, so their mean counts": count * want}
-        cause = "gradients of earlier micro-batches, or earlier calls, that are thrown away or kept where they should not be"
+        cause = "gradients of earlier micro-batches or calls, thrown away or kept where they should not be; or other ranks' gradients"
         self.array(got, want, name=f"the gradient of {name}", rank=r, rtol=1e-9, cause=cause, instead=known if count > 1 else None)
 
     def own_gradients(self, size: int) -> RepairCheck:
