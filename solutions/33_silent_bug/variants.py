@@ -183,7 +183,7 @@ def close_enough__another_constant():
     a, b = a.ravel().tolist(), b.ravel().tolist()
     largest = max(map(abs, a + b), default=0.0)
     for x, y in zip(a, b, strict=True):
-        if not abs(x - y) <= 3 * terms**0.5 * eps * largest or abs(x) == float("inf") or x != x:
+        if not abs(x - y) <= 3 * terms**0.5 * eps * largest or float("inf") in (abs(x), abs(y)) or x != x:
             return False
     return True
 """,
