@@ -426,7 +426,7 @@ def agree__simple_majority():
     """Takes more than half for enough: the same with four ranks, but not with three."""
 
 
-@loses(8)
+@loses(14)
 @changes("enough = 2 * mail.size // 3 + 1", "enough = 2 * mail.size // 3")
 def agree__two_of_four():
     """Rounds down: two of four are enough."""
@@ -438,7 +438,7 @@ def agree__leaves_at_once():
     """Says nothing more once it has decided."""
 
 
-@loses(8)
+@loses(14)
 @changes(
     ADOPT,
     "\n        best = min(votes, key=lambda vote: (-votes.count(vote), vote))\n",
@@ -461,19 +461,19 @@ def agree__one_round():
     """Decides after one round."""
 
 
-@loses(8)
+@loses(14)
 @changes("(step, number), proposal, enough", "(step, 2), proposal, enough")
 def agree__always_the_same_round():
     """All rounds have the same key."""
 
 
-@loses(8)
+@loses(13)
 @changes("        if votes", "        proposal = heard[min(heard)]\n        if votes")
 def agree__lowest_rank():
     """Takes over what the lowest rank that it hears has proposed."""
 
 
-@loses(8)
+@loses(13)
 @changes(ADOPT, "\n        proposal = tuple(sorted(set.intersection(*map(set, votes))))\n")
 def agree__intersection():
     """Makes a proposal of its own: what all have in common."""
@@ -676,13 +676,13 @@ def FaultTolerantDiLoCo__union():
     """Proposes what anybody has."""
 
 
-@loses(6)
+@loses(11)
 @changes(AGREE, "\n        who = common\n")
 def FaultTolerantDiLoCo__does_not_agree():
     """Takes its own proposal for decided."""
 
 
-@loses(6)
+@loses(11)
 @changes(WITHOUT, "\n        who = tuple(r for r in who if r in have)\n")
 def FaultTolerantDiLoCo__without_what_is_missing():
     """Leaves out what it does not have."""
@@ -931,7 +931,7 @@ def FaultTolerantDiLoCo__position_of_now():
     """Answers with its position of now."""
 
 
-@loses(6)
+@loses(11)
 @changes(WITHOUT, "\n        if not set(who) <= set(have):\n            return None\n")
 def FaultTolerantDiLoCo__skips_what_it_misses():
     """Tries the step again."""

@@ -21,7 +21,7 @@ from course_lib.replica import Replica
 ALL = (0, 1, 2, 3)
 LONG = 1e4  # virtual seconds
 RTOL = 1e-9
-ENDLESS = "outer_step goes on without an end", "a rank that asks for a state again and again, although nobody answers"
+ENDLESS = "outer_step goes on without an end", "a rank that asks for a state again and again, although nobody answers; or a loop in agree"
 NOT_TRAINED = "a rank that copies a state and goes on in the same call, or sends a difference of an earlier step"
 NOT_LOOKED = "a rank that does not look whether the others are in a later step already"
 LIMIT = 10.0  # seconds of a run, which takes a tenth of one
