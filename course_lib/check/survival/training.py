@@ -219,6 +219,11 @@ class SurvivalCheck(GroupCheck):
         if not any(silent not in turn[2] for r, turns in enumerate(found) if r != silent for turn in turns if len(turn) > 2 and turn[2]):
             cause = "a collective, or a wait for all ranks: round (step, 0) ends after the deadline as soon as enough are heard"
             self.fail(f"rank {silent} is silent for several deadlines, and the others complete no step without it", cause)
+        counted = {turn[0] for turns in found for turn in turns if len(turn) > 2 and turn[2] and silent in turn[2]}
+        for r, turn in ((r, turn) for r, turns in enumerate(found) if r != silent for turn in turns if len(turn) > 2):
+            if not self.ranks.isolated and turn[2] is None and turn[0] in counted:
+                cause = "a proposal with a rank that is not in every set that is heard, as a union, or the rank's own set"
+                self.fail(f"the difference of rank {silent} counts in step {turn[0]}, and rank {r}, which lacks it, copies a state", cause)
         if sum(1 for turn in found[silent] if len(turn) > 2 and turn[2] and silent not in turn[2]) > 2:
             self.fail(f"rank {silent} is away for several steps, and then takes each by itself instead of copying a state", NOT_LOOKED)
         if not self.ranks.isolated and len(found[silent][-1]) == 2:
