@@ -121,7 +121,7 @@ def draw_case(random: np.random.Generator, share: float) -> SegmentsCase:
     below 0, a byte less.
     """
     tight = share == TIGHT
-    for _ in range(500):
+    for _ in range(5000):
         costs = draw_costs(random, int(random.integers(*LAYERS)))
         if share <= 0:
             if case := _at_the_limit(costs, share):
