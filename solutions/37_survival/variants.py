@@ -440,13 +440,15 @@ def agree__leaves_at_once():
 
 @loses(14)
 @changes(
+    "itertools.count(2)",
+    "range(2, 50)",
     ADOPT,
     "\n        best = min(votes, key=lambda vote: (-votes.count(vote), vote))\n",
     DECIDE,
     "        if votes.count(best) >= enough:\n            proposal = best",
 )
 def agree__stubborn():
-    """Keeps its own proposal until another one is decided."""
+    """Keeps its own proposal until another one is decided, for many rounds."""
 
 
 @loses(8)
