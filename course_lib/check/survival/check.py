@@ -438,8 +438,7 @@ class AgreementCheck(GroupCheck):
         patience : float
             In seconds, with real silences: within it, the ranks that are never silent must have their first answer.
         """
-        self.case, silent, stuck = case, silent or {}, stuck or set()
-        isolated = self.ranks.isolated
+        self.case, silent, stuck, isolated = case, silent or {}, stuck or set(), self.ranks.isolated
         for r, plan in silent.items():
             for length, after, mark in plan:
                 self._plan(r, length, after, mark)
@@ -453,11 +452,8 @@ class AgreementCheck(GroupCheck):
         members = [0, 1, 2] if three else list(ALL)
         for step, proposed in enumerate(proposals):
             answers = {r: found[r][step] for r in members if step < len(found[r]) and found[r][step] not in (None, "TimeoutError")}
-            for r, answer in answers.items():
-                if not isinstance(answer, tuple):
-                    self.fail(f"agree returns {answer!r} on rank {r} in step {step}; expected a tuple", "a missing return, or a list")
-            self._same({r: _hashable(answer) for r, answer in answers.items()}, [proposed[r] for r in members], step)
-            if smallest and not step and any(_hashable(answer) != min(proposed) for answer in answers.values()):
+            self._same(answers, [proposed[r] for r in members], step)
+            if smallest and not step and any(answer != min(proposed) for answer in answers.values()):
                 cause = "min and max mixed up, or another way to choose"
                 self.fail(f"of equally frequent proposals in step {step}, the smaller one is not taken over", cause)
             for r in (set(members) - set(silent) - stuck - (three or set())) | (home or set()):
@@ -480,6 +476,8 @@ class AgreementCheck(GroupCheck):
 
     def _same(self, answers: dict[int, object], proposed: list[tuple], step: int) -> None:
         for r, answer in answers.items():
+            if not isinstance(answer, tuple):
+                self.fail(f"agree returns {answer!r} on rank {r} in step {step}; expected a tuple", "a missing return, or a list")
             if answer not in proposed:
                 self.fail(
                     f"agree returns {answer!r} on rank {r} in step {step}, which no rank has proposed",
@@ -489,7 +487,3 @@ class AgreementCheck(GroupCheck):
             said = "; ".join(f"rank {r}: {answer}" for r, answer in answers.items()) if self.show else "they differ"
             cause = "a decision after too few equal votes, or a rank that does not take over the most frequent one"
             self.fail(f"the ranks do not agree in step {step}: {said}", cause)
-
-
-def _hashable(answer: object) -> object:
-    return tuple(answer) if isinstance(answer, (list, tuple)) else repr(answer)
