@@ -114,11 +114,11 @@ class Slurm:
         self._run("slurmd", "-D", "-N", node, "-f", f"{self.folder}/slurm.conf", name=node)
 
     def _run(self, program, *words, name=None):
-        path = shutil.which(program, path=PATH)
+        ends_with_us = ["setpriv", "--pdeathsig=TERM", shutil.which(program, path=PATH)]  # even if the tests are killed
         out = (self.folder / f"{name or program}.out").open("wb")
         environment = {**os.environ, **self.environment, "PATH": PATH}
         self.processes[name or program] = subprocess.Popen(
-            [path, *words], env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            [*ends_with_us, *words], env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
         out.close()
 

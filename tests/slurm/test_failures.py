@@ -1,11 +1,13 @@
 """Ranks, machines and jobs that end: who went, where, and why."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -228,3 +230,28 @@ def test_another_program_that_srun_ran_in_our_place_is_said(tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert "a word in slurm=... that belongs to no option" in slurm.Allocation(4, tmp_path, ended, ended, "course-x").ended()
+
+
+def test_the_tests_own_slurm_ends_with_them_even_if_they_are_killed():
+    killed = "import os, slurm_cluster; print(slurm_cluster.Slurm().folder, flush=True); os.kill(os.getpid(), 9)"
+    done = subprocess.run(
+        [sys.executable, "-c", killed],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(slurm_cluster.__file__).parent)},
+    )
+    folder = done.stdout.strip()
+
+    def left():
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            if folder in " ".join(process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.info["cmdline"])
+        return found
+
+    try:
+        assert folder and wait_until(lambda: not left(), 20), f"still there: {left()}"
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
