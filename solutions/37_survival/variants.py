@@ -3,6 +3,18 @@
 from grading.authoring.answers import changes, loses, right
 
 # What stands in the solution, and several change.
+WAIT = """
+    for wanted, seconds in ((mail.size, deadline), (enough, patience)):
+        if len(heard) >= wanted:
+            return heard
+        for message in mail.listen("round", seconds):
+            if message.key == key:
+                heard[message.source] = message.value
+            elif message.key > key:
+                mail.keep(message)
+            if len(heard) >= wanted:
+                return heard
+"""
 AVERAGE = """
             p.grad = np.empty_like(start)
             self.comm.Allreduce(start - p.data, p.grad)
@@ -222,18 +234,7 @@ def DiLoCo__last_rank():
 
 @right
 @changes(
-    """
-    for wanted, seconds in ((mail.size, deadline), (enough, patience)):
-        if len(heard) >= wanted:
-            return heard
-        for message in mail.listen("round", seconds):
-            if message.key == key:
-                heard[message.source] = message.value
-            elif message.key > key:
-                mail.keep(message)
-            if len(heard) >= wanted:
-                return heard
-""",
+    WAIT,
     """    later = []
     for message in mail.listen("round", deadline if len(heard) < mail.size else 0):
         if message.key == key:
@@ -959,18 +960,7 @@ def hear__looks_at_enough_with_the_next_message_only():
 
 @loses(24)
 @changes(
-    """
-    for wanted, seconds in ((mail.size, deadline), (enough, patience)):
-        if len(heard) >= wanted:
-            return heard
-        for message in mail.listen("round", seconds):
-            if message.key == key:
-                heard[message.source] = message.value
-            elif message.key > key:
-                mail.keep(message)
-            if len(heard) >= wanted:
-                return heard
-""",
+    WAIT,
     """
     begin = time.monotonic()
     for message in mail.listen("round", deadline + patience) if mail.size > 1 else ():
