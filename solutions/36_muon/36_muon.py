@@ -200,7 +200,7 @@ class ShardedMuon:
         owner calls orthogonalize once for each of its matrices, at the same time as the
         other owners. In a step, self.adam's included, a rank sends at most twice the
         bytes of its gradients of matrices and others, three times if mesh.tp > 1;
-        owners in the tests are even enough for that. Between steps, it keeps
+        the tests give owners that allow it. Between steps, it keeps
         `velocity`, of the matrices' dtype, and no other large arrays.
     """
 

@@ -175,7 +175,7 @@ def agree(mail, step, proposal, patience):
 
 
 # %% Check agree tags=["given"]
-AgreementCheck("agree", ranks).agree_on(3).agree_among_three(1).agree_late(3, 2).agree_apart(3, 2).agree_without(0).passed()
+AgreementCheck("agree", ranks).agree_on(3).agree_among_three(1).agree_late(3, 2).agree_split(3, 2).agree_without(0).passed()
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: survive
@@ -260,7 +260,7 @@ class FaultTolerantDiLoCo:
 
 
 # %% Check FaultTolerantDiLoCo tags=["given"]
-SurvivalCheck("FaultTolerantDiLoCo", ranks).undisturbed().silent(2).apart(2, 3).half(1, 2).passed()
+SurvivalCheck("FaultTolerantDiLoCo", ranks).undisturbed().silent(2).different_sets(2, 3).half(1, 2).passed()
 
 # %% [markdown] tags=["slide"]
 # ## Who took part when, and what it costs

@@ -53,7 +53,7 @@ EXPLANATIONS = {
     ),
     "matmul": (
         "the shapes in a matrix product of backward_weight do not fit",
-        "x without its transpose, or with texts and positions apart",
+        "x without its transpose, or with texts and positions as two dimensions",
     ),
     "broadcast": ("what backward_weight adds has another shape than the gradient", "a sum that is not over all positions of all texts"),
 }

@@ -347,7 +347,7 @@ class AgreementCheck(GroupCheck):
         case = f"rank {rank} late, and rank {slow} silent before its message to it"
         return self._agree(case, proposals, {rank: [(0.5, 0, 1)], slow: [(1.0, after, 1)]}, home=set(ALL))
 
-    def agree_apart(self, rank: int, slow: int) -> AgreementCheck:
+    def agree_split(self, rank: int, slow: int) -> AgreementCheck:
         """Check that two of the three votes that a rank hears do not decide: it and the others hear other votes of the same round."""
         after = rank if rank < slow else rank - 1
         proposals = [[A if r in (slow, min(set(ALL) - {rank, slow})) else B for r in ALL]]

@@ -12,7 +12,7 @@ from course_lib.autograd import SGD, Adam, Linear, Module, Parameter, Sequential
 from course_lib.engine.namespace import group_of, student
 from course_lib.replica import Replica
 
-STRAY = (7, 8, 9)  # a value of a round that is not one of `agree`'s
+OLD_VALUE = (7, 8, 9)  # a value of a round that is not one of `agree`'s
 
 
 def make_optimizer(name, parameters, settings):
@@ -81,7 +81,7 @@ def agree_often(place, proposals, patience):
         marks.send(marks.rank, "mark", step)
         for other, number in itertools.product(range(mail.size), (0, 1)):  # of rounds that are over
             if other != mail.rank:
-                mail.keep(Message(other, "round", (step, number), STRAY))
+                mail.keep(Message(other, "round", (step, number), OLD_VALUE))
         try:
             answer = student("agree")(mail, step, tuple(proposal), patience)
         except TimeoutError:

@@ -42,7 +42,7 @@ class SurvivalCheck(GroupCheck):
         home = set(ALL) if self.ranks.isolated else None
         return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=10, home=home, without=rank)
 
-    def apart(self, first: int, second: int) -> SurvivalCheck:
+    def different_sets(self, first: int, second: int) -> SurvivalCheck:
         """Check a step in which one rank alone hears a smaller set of another one, which then lacks a difference that counts."""
         plan = {first: [(0.6, 4, 1)], second: [(0.6, 2, 1)]}
         return self._run(f"rank {second} silent in the exchange, and rank {first} after it", plan, steps=2, deadline=0.4)
