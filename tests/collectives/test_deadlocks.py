@@ -165,6 +165,13 @@ finally:
     assert errors[2:] == [None] * 6 and seconds < patient(10)
 
 
+def test_a_time_limit_names_the_rank_that_is_late_and_none_that_has_sent_it_messages(eight):
+    source = "if rank < 2: comm.Send(np.ones(2), 2)\nif rank == 0: 1 / 0\nwhile rank == 2: pass"
+    errors = [reply["error"] for _, reply in eight.run(source, limit=1.0)]
+    assert [error and error["name"] for error in errors] == ["ZeroDivisionError", None, "TimeLimit"] + [None] * 5
+    assert not failing(eight, "pass")[0][0]
+
+
 @pytest.mark.slow
 def test_slow_is_not_stuck(eight):
     replies = eight.run("if rank == 1:\n    time.sleep(4)\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)")

@@ -116,6 +116,15 @@ def test_a_message_may_wait_for_the_next_cell(ranks):
     assert run(ranks, "got = np.empty(2)\nif rank == 1: comm.Recv(got, 0, tag=9); assert got[0] == 7") == [None] * 8
 
 
+def test_receives_that_two_ranks_leave_open_end_in_the_next_cell(ranks):
+    """Each takes in a message for another receive after its own cell, and neither may take the other for one that still runs."""
+    source = "if rank < 2: got = np.empty(2); wait = comm.Irecv(got, 1 - rank, 5)\n"
+    source += "if rank == 2: time.sleep(0.3); comm.Send(np.ones(2), 0, 7); comm.Send(np.ones(2), 1, 7)"
+    assert run(ranks, source, after=False) == [None] * 8
+    source = "if rank < 2: comm.Send(np.full(2, 3.0), 1 - rank, 5); wait.Wait(); assert got[0] == 3; comm.Recv(got, 2, 7); assert got[0] == 1"
+    assert run(ranks, source) == [None] * 8
+
+
 def test_what_is_left_of_a_cell_that_failed_meets_none_of_the_next(ranks):
     for _ in range(2):  # the second time, the rank that fails has sent and received nothing since the first
         errors = run(ranks, "if rank == 0: comm.Send(np.ones(2), 1); comm.Send(np.zeros(2), 1)\nif rank == 1: 1 / 0", after=False)
@@ -163,6 +172,18 @@ WRONG = {  # source, the ranks that raise, and what all of them say
         "if rank == 3: comm.Recv(np.empty(2), 6)",
         [3],
         ["DeadlockError", "rank 3 waits in Recv from rank 6", "rank 6 has finished the cell without it", "What one rank receives"],
+    ),
+    "a receive from a rank that has ended its cell, and takes in a message for a receive that it has left open": (
+        "if rank == 0: comm.Irecv(np.empty(2), 1, 5)\n"
+        "if rank == 1: time.sleep(0.3); comm.Send(np.ones(2), 0, 7); comm.Recv(np.empty(2), 0)",
+        [1],
+        ["DeadlockError", "rank 1 waits in Recv from rank 0", "rank 0 has finished the cell without it"],
+    ),
+    "more small sends than MPI has room for, from a rank that raises then": (
+        "if rank == 0: waits = [comm.Isend(np.full(2, float(i)), 1) for i in range(3000)]; 1 / 0\n"
+        "got = np.empty(2)\nif rank == 1: time.sleep(0.3)\nfor i in range(3001 * (rank == 1)): comm.Recv(got, 0); assert got[0] == i",
+        [0, 1],
+        ["DeadlockError", "rank 1 waits in Recv from rank 0", "rank 0 has raised ZeroDivisionError", "Fix that error first"],
     ),
     "another tag": (
         "if rank == 0: comm.Send(np.ones(3), 1, tag=7)\nif rank == 1: comm.Recv(np.empty(3), 0, tag=8)",

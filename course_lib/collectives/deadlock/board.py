@@ -145,9 +145,11 @@ class Board(BoardReader):
     def resume(self) -> None:
         """Announce that this rank no longer waits; called before it consumes the event that ends the wait.
 
-        In the other order, a rank preempted between the two would show a wait whose event is gone, and look deadlocked.
+        In the other order, a rank preempted between the two would show a wait whose event is gone, and look deadlocked. A rank that has
+        ended its cell, and completes what it has left open, stays in its state: others must not take it for one that still runs.
         """
-        self.mine[STATE] = COMPUTING
+        if self.mine[STATE] == WAITING:
+            self.mine[STATE] = COMPUTING
 
     def compute(self) -> None:
         """Announce that this rank no longer waits, and since when; after a long wait."""
@@ -191,6 +193,10 @@ class Board(BoardReader):
             self.end(GONE)
 
     # What it reads.
+
+    def has_unread_messages(self) -> bool:
+        """Return whether some rank has yet to take messages of this rank out of MPI's queue, as far as it is known on this machine."""
+        return any(self._unread(self.rank, r) for r in range(self.size))
 
     def lost(self) -> Collection[str]:
         return self.hosts.lost()

@@ -166,13 +166,24 @@ def grace_seconds(board: Board, members: tuple[int, ...]) -> float:
 
 
 def drain() -> None:
-    """Advance this rank's open operations after its cell, while other ranks still run theirs: they may depend on them."""
+    """Advance this rank's open operations after its cell, and let its messages arrive, while other ranks, which may need them, still run.
+
+    An interrupt ends it, and is no error: the cell of this rank is over.
+    """
     board = open_board()
     mine = board.mine
-    while progress():
-        board.refresh()
-        others = [r for r in range(board.size) if r != board.rank and mine[TARGETS] >> r & 1 and board.state(r) != LOST]
-        on = (COMPUTING, WAITING, DEADLOCK_RAISING, SILENT)
-        if not any(board.parts[r][ROUND] < mine[ROUND] or board.parts[r][STATE] in on for r in others):
-            return
-        time.sleep(1e-4 if not board.machines else MAX_SLEEP_SECONDS)
+    progress_state.deferrals += 1
+    try:
+        while (open_operations := progress()) or board.has_unread_messages():
+            board.refresh()
+            others = [r for r in range(board.size) if r != board.rank and mine[TARGETS] >> r & 1 and board.state(r) != LOST]
+            on = (COMPUTING, WAITING, DEADLOCK_RAISING, SILENT)
+            if not any(board.parts[r][ROUND] < mine[ROUND] or board.parts[r][STATE] in on for r in others):
+                return
+            if progress_state.interrupt_pending:
+                progress_state.interrupt_pending, progress_state.drain_interrupted, progress_state.stale = False, True, True
+                return
+            poll_messages()  # MPI sends on what it has had no buffers for
+            time.sleep(1e-4 if open_operations and not board.machines else MAX_SLEEP_SECONDS)
+    finally:
+        progress_state.deferrals -= 1

@@ -17,7 +17,7 @@ from course_lib.collectives.deadlock.layout import ACCEPTED_IDS, ACCEPTED_SLOTS,
 from course_lib.collectives.errors import MismatchError
 from course_lib.collectives.progress.matching import Envelope, Matcher
 from course_lib.collectives.progress.operations import Operation, WaitCondition, progress_state
-from course_lib.collectives.snapshot import COMPUTING
+from course_lib.collectives.snapshot import COMPUTING, WAITING
 
 ANY_SOURCE, ANY_TAG, BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE  # module globals: fewer attribute lookups
 DTYPE_BITS, TAG_BITS, EPOCHS = 5, LARGEST_TAG.bit_length(), 0x1FF
@@ -137,7 +137,8 @@ class Endpoint:
         mine = self._mine
         peer = self._peers[self._status.Get_source()]
         peer.taken += 1
-        mine[STATE] = COMPUTING  # before READ_COUNT grows, which until then showed that this rank need not wait: see `Board.resume`
+        if mine[STATE] == WAITING:  # not one that has ended its cell and completes what it left open, nor a silent one
+            mine[STATE] = COMPUTING  # before READ_COUNT grows, which until then showed that this rank need not wait: see `Board.resume`
         mine[peer.read_count] += 1
         return peer
 

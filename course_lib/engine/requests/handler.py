@@ -74,6 +74,7 @@ def run_request(request: dict) -> dict:
         operations = sys.modules.get(OPERATIONS_MODULE)
         reply["abandoned"] = bool(operations and operations.has_abandoned_operations())
         reply["sent"] = bool(operations and operations.progress_state.has_messages)
+        reply["in_time"] = bool(operations and operations.progress_state.drain_interrupted)
     return reply
 
 
@@ -238,7 +239,7 @@ def _round(request: dict) -> Iterator:
                 board.end(RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)
             else:
                 board.end(FINISHED)
-                engine.drain()
+            engine.drain()
         ended = True
         return described
 

@@ -266,6 +266,8 @@ def like_the_solution(running, candidates):
     """Those that do what the solution does in each of the first calls, on all ranks that can tell; none where no call can."""
     told = False
     for call in range(CALLS):
+        if not candidates:
+            break
         each = [found for found in shown(running, f"ranks.call('probe', dict(candidates={candidates!r}, call={call}))") if found]
         for plain, found in each:
             if plain or not any(p for p, _ in each):
