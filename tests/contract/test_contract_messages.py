@@ -121,7 +121,9 @@ def test_receives_that_two_ranks_leave_open_end_in_the_next_cell(ranks):
     source = "if rank < 2: got = np.empty(2); wait = comm.Irecv(got, 1 - rank, 5)\n"
     source += "if rank == 2: time.sleep(0.3); comm.Send(np.ones(2), 0, 7); comm.Send(np.ones(2), 1, 7)"
     assert run(ranks, source, after=False) == [None] * 8
-    source = "if rank < 2: comm.Send(np.full(2, 3.0), 1 - rank, 5); wait.Wait(); assert got[0] == 3; comm.Recv(got, 2, 7); assert got[0] == 1"
+    source = (
+        "if rank < 2: comm.Send(np.full(2, 3.0), 1 - rank, 5); wait.Wait(); assert got[0] == 3; comm.Recv(got, 2, 7); assert got[0] == 1"
+    )
     assert run(ranks, source) == [None] * 8
 
 
