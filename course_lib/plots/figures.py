@@ -173,15 +173,18 @@ def legend(title: str = "How to read the pictures of this course") -> Picture:
         ("red: wrong, or lost", [("white", {"edgecolor": RED, "linewidth": 2}, "")]),
         ("greys and patterns: kinds of bytes; the figure says which", [(fill, {"hatch": hatch}, "") for fill, hatch in patterns]),
         ("the stronger a grey, the more: more summed, or faster", [(tone(i / 4), {}, "") for i in range(5)]),
+        ("an arrow over time: a message, from when it is sent to when it is received", []),
     )
-    figure, (axes,) = new_figure(9.6, 3.7, title)
+    figure, (axes,) = new_figure(9.6, 4.1, title)
     axes.set(xlim=(0, 17.4), ylim=(1.25 * len(lines), -0.1))
     axes.axis("off")
     for i, (text, samples) in enumerate(lines):
-        width = 8.7 / len(samples) if samples[0][2].isalpha() else 1.0
+        width = 8.7 / len(samples) if samples and samples[0][2].isalpha() else 1.0
         for k, (fill, style, name) in enumerate(samples):
             place = (width * k + 0.05, 1.25 * i + 0.05)
             axes.add_patch(Rectangle(place, width - 0.1, 0.9, **{"facecolor": fill, "edgecolor": "white"} | style))
             axes.text(width * (k + 0.5), 1.25 * i + 0.5, name, ha="center", va="center", fontsize=9, color=ink_on(fill))
         axes.text(8.8, 1.25 * i + 0.5, text, ha="left", va="center", fontsize=10, color=INK)
+    arrow = {"arrowstyle": "->", "color": INK, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", xy=(2.05, 1.25 * i + 0.95), xytext=(0.05, 1.25 * i + 0.05), arrowprops=arrow)
     return Picture(figure, f"{title}: {'; '.join(text for text, _ in lines)}.".replace("\n", " "))
