@@ -271,11 +271,13 @@ for size in (1, 2, 3, 4, 7):
         check.batches(samples, batch, size, shuffle)
 check.batches(5, 2, 4, False)  # three batches: nobody gets one
 check.batches(7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller than the others
+check.batches(25, 3, 3, True, drop_last=True)  # eight, without the smaller one
 ### END HIDDEN TESTS
 
 # %% Test: check_parameter_closeness tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check, cases = ReplicasCheck("check_parameter_closeness", ranks, show=False), []
+check = ReplicasCheck("check_parameter_closeness", ranks, show=False)
+cases = check.tolerances()
 for dtype, scale in ((np.float64, 1.0), (np.float32, 1.0), (np.float64, 1e-3)):
     cases += check.differences(dtype, scale)
 for k in check.random.permutation(len(cases)):  # in random order

@@ -82,6 +82,44 @@ def rank_batches__slice(loader, rank, size):
     return list(loader)[rank : len(loader) // size * size : size]
 
 
+@loses(4)
+def rank_batches__keeps_the_first_epoch(loader, rank, size):
+    """The second epoch's order is the first one's."""
+    if not hasattr(loader, "batches"):
+        loader.batches = list(loader)
+    return loader.batches[rank : len(loader) // size * size : size]
+
+
+@loses(4)
+def rank_batches__own_loader(loader, rank, size):
+    """A loader of its own begins with another order."""
+    loader = DataLoader(loader.dataset, loader.batch_size, loader.shuffle)
+    return list(loader)[rank : len(loader) // size * size : size]
+
+
+@loses(4)
+def rank_batches__looks_twice(loader, rank, size):
+    """Goes through the loader once more, so that the next epoch is another one."""
+    last = len(loader) // size * size
+    mine = [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
+    assert len(mine) == len(list(loader)) // size
+    return mine
+
+
+@loses(4)
+def rank_batches__counts_samples(loader, rank, size):
+    """Counts a smaller last batch that the loader omits."""
+    last = -(-len(loader.dataset) // loader.batch_size) // size * size
+    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
+
+
+@loses(4)
+def rank_batches__right_on_rank_0(loader, rank, size):
+    """Rank 0's process omits what is left over, the others do not."""
+    last = len(loader) // size * size if comm.Get_rank() == 0 else len(loader)
+    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
+
+
 @loses(6)
 def check_parameter_closeness__yes(model):
     """Always."""
@@ -185,6 +223,115 @@ def check_parameter_closeness__deadlock(model):
     for p in model.parameters():
         if rank:
             comm.Gather(p.data, None, root=0)
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__rtol(model):
+    """A hundred times numpy's tolerance."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone, p.data, rtol=1e-3))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__no_atol(model):
+    """Rounding differences from zero are no longer close."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone, p.data, atol=0))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__absolute(model):
+    """One tolerance for values of any size."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.abs(everyone - p.data).max() < 2e-6)
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__equal_nan(model):
+    """NaN is close to NaN."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone, p.data, equal_nan=True))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__neighbors(model):
+    """Compares each rank with the next one, not with rank 0."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone[1:], everyone[:-1]))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__from_mean(model):
+    """Compares all with their mean."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone, everyone.mean(axis=0)))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__in_any_order(model):
+    """Sorts the values first."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(np.sort(everyone.reshape(size, -1)), np.sort(p.data, axis=None)))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__borders(model):
+    """Looks at the first and last rows only."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype)
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone[:, [0, -1]], p.data[[0, -1]]))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__weights_only(model):
+    """Leaves the biases out."""
+    close = True
+    for p in model.parameters():
+        if len(p.shape) == 2:
+            everyone = np.empty((size, *p.shape), p.dtype)
+            comm.Gather(p.data, everyone, root=0)
+            if rank == 0:
+                close = close and bool(np.allclose(everyone, p.data))
     return close
 
 
