@@ -48,6 +48,7 @@ def helper_folders():
     return sorted({str((ROOT / path).parent) for path in modules() if path.parts[0] == "tests"})
 
 
+@cache
 def library():
     """The functions and classes that a student's copy has, in its modules and in the helpers of its tests: (module, name, object)."""
     found = []
@@ -268,7 +269,7 @@ def like_the_solution(running, candidates):
     for call in range(CALLS):
         if not candidates:
             break
-        each = [found for found in shown(running, f"ranks.call('probe', dict(candidates={candidates!r}, call={call}))") if found]
+        each = [found for found in shown(running, f"ranks.call('probe', dict(candidates={candidates!r}, call={call}), limit=900)") if found]
         for plain, found in each:
             if plain or not any(p for p, _ in each):
                 told, candidates = True, [candidate for candidate in candidates if candidate in found]
