@@ -288,10 +288,12 @@ except RuntimeError as error:
 # %% Test: partition_dataset tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
 check = OptimizerCheck("partition_dataset", ranks, show=False)
-for size, smaller in zip((1, 2, 3, 4), check.random.permutation([0, 0, 1, 1]).tolist(), strict=True):
-    share = int(check.random.integers(1 + smaller, 6))
-    part = share * int(check.random.integers(13 // share + 1, 22 // share + 1)) + smaller  # is the last batch smaller?
+kinds = [(0, 1, 2), (0, 2, 6), (1, 2, 6), (1, 2, 6)]  # is the last batch smaller? And the least and most samples in a batch, plus one
+for size, (smaller, *limits) in zip((1, 2, 3, 4), check.random.permutation(kinds).tolist(), strict=True):
+    share = int(check.random.integers(*limits))
+    part = share * int(check.random.integers(50 // share + 1, 70 // share + 1)) + smaller
     check.partition(size * part + int(check.random.integers(size > 1, size)), size * share, size)  # some are always left over
+check.partition(9, 16, 4)  # fewer than a batch
 ### END HIDDEN TESTS
 
 # %% Test: broadcast_parameters tags=["test"] points=4

@@ -428,3 +428,100 @@ def partition_dataset__same_epochs_turned(dataset, batch_size):
                 yield dataset[order[i : i + share]]
 
     return Loader()
+
+
+@loses(6)
+def partition_dataset__rank_in_the_world(dataset, batch_size):
+    """The rank in the world, not in `comm`."""
+    size = comm.Get_size()
+    part = DataPartitioner(dataset, [1 / size] * size).use(everyone.Get_rank())
+    return DataLoader(part, batch_size // size, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__whole_batches_or_none(dataset, batch_size):
+    """Nothing where there are fewer samples than a batch."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    share, part = batch_size // size, len(dataset) // size
+    order = np.random.default_rng(0).permutation(len(dataset))[rank * part : (rank + 1) * part]
+    return DataLoader(ArrayDataset(*dataset[order[: part * (part >= share)]]), share, shuffle=True)
+
+
+@loses(4)
+def broadcast_parameters__as_float32(model, root_rank=0):
+    """One exchange, in float32."""
+    params = model.parameters()
+    flat = np.concatenate([p.data.ravel() for p in params]).astype(np.float32)
+    comm.Bcast(flat, root=root_rank)
+    for p, part in zip(params, np.split(flat, np.cumsum([p.data.size for p in params])[:-1]), strict=True):
+        p.data = part.reshape(p.shape)
+
+
+@loses(4)
+def broadcast_parameters__weights_of_layers(model, root_rank=0):
+    """Leaves the biases out."""
+    for layer in model.modules:
+        if isinstance(layer, Linear):
+            comm.Bcast(layer.weight.data, root=root_rank)
+
+
+@loses(4)
+def broadcast_parameters__kept_buffers(model, root_rank=0, kept={}):  # noqa: B006
+    """Two models share arrays."""
+    for i, p in enumerate(model.parameters()):
+        buffer = kept.setdefault((i, p.shape, p.dtype), np.empty_like(p.data))
+        if comm.Get_rank() == root_rank:
+            buffer[...] = p.data
+        comm.Bcast(buffer, root=root_rank)
+        p.data = buffer
+
+
+@loses(4)
+def broadcast_parameters__zeros_left_out(model, root_rank=0):
+    """Takes zeros for the same everywhere."""
+    for p in model.parameters():
+        if p.data.any():
+            comm.Bcast(p.data, root=root_rank)
+
+
+@loses(10)
+class DistributedOptimizer__plain_sgd:
+    """Steps by itself, without momentum and weight decay."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                p.grad = mean / mean.dtype.type(comm.Get_size())
+                if isinstance(self.opt, SGD):
+                    p.data -= p.data.dtype.type(self.opt.lr) * p.grad
+        if not isinstance(self.opt, SGD):
+            self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__averages_parameters:
+    """SGD's parameters are averaged after the step; its velocities differ."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        later = isinstance(self.opt, SGD)
+        for p in self.opt.params:
+            if p.grad is not None and not later:
+                comm.Allreduce(p.grad / p.grad.dtype.type(comm.Get_size()), p.grad)
+        self.opt.step()
+        for p in self.opt.params:
+            if p.grad is not None and later:
+                comm.Allreduce(p.data / p.data.dtype.type(comm.Get_size()), p.data)

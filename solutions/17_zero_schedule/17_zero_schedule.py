@@ -229,7 +229,7 @@ for world_size, num_layers, batch_size in ((1, 1, 1), (2, 5, 3), (3, 2, 2), (8, 
 # %% Test: time and memory tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
 check = ZeroScheduleCheck("part1_training_loop", ranks, show=False)
-for world_size, batch_size in ((4, 4), (8, 1), (16, 2), (8, 5)):
+for world_size, batch_size in ((4, 4), (3, 2), (6, 3), (8, 1), (16, 2), (8, 5)):
     num_layers, batches = int(check.random.integers(14, 20)), int(check.random.integers(2, 4))
     sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=world_size * batch_size * batches)
     check.step(**sizes, batch_size=batch_size)

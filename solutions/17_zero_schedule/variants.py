@@ -452,3 +452,29 @@ async def part1_training_loop__own_keys():
 )
 async def part1_training_loop__first_and_last():
     """Adds each gradient to the first one, and not to the sum."""
+
+
+@loses(10)
+@changes(
+    """
+        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
+        model.set_final_weight(layer, weights[layer])""",
+    """
+        new, opt_states[layer] = model.update(layer, grad, weight, state)
+        model.set_final_weight(layer, new)""",
+)
+async def part1_training_loop__keeps_the_old_weights():
+    """The storage has the weights from before the step."""
+
+
+@loses(6)
+@changes(
+    "    for samples in get_next_microbatch(model.global_batch_size, n, batch_size, rank):",
+    """
+    share = model.global_batch_size // n
+    m = -(-share // batch_size)
+    for k in range(m):
+        samples = range(rank * share + k * share // m, rank * share + (k + 1) * share // m)""",
+)
+async def part1_training_loop__even_micro_batches():
+    """Micro-batches of nearly equal sizes."""

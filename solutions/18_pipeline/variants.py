@@ -333,3 +333,81 @@ async def part2_training_loop__sends_while_updating():
 )
 async def part2_training_loop__asks_early():
     """Asks for what it will receive at the start."""
+
+
+@loses(15)
+@changes(
+    """
+        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
+        model.set_final_weight(layer, weights[layer])""",
+    """
+        new, opt_states[layer] = model.update(layer, grad, weight, state)
+        model.set_final_weight(layer, new)""",
+)
+async def part2_training_loop__keeps_the_old_weights():
+    """The storage has the weights from before the step."""
+
+
+@loses(15)
+@changes(
+    """
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)""",
+    """
+    x = model.get_input_activation(range(model.global_batch_size))
+    if rank > 0:
+        x = await model.receive(rank - 1)
+    activations[layers.start] = x""",
+)
+async def part2_training_loop__input_on_all():
+    """Every rank loads the input."""
+
+
+@loses(15)
+@changes(
+    "        await model.send(rank + 1, activations.pop(layers.stop))\n",
+    """
+        await model.send(rank + 1, activations.pop(layers.stop))
+        for layer in layers[:-1]:
+            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+""",
+)
+async def part2_training_loop__forward_while_it_waits():
+    """Runs forward again while it waits for the gradient."""
+
+
+@loses(15)
+@changes(
+    "        model.set_final_weight(layer, weights[layer])\n    return model",
+    """
+        if rank > 0:
+            await model.send(0, weights[layer])
+        else:
+            model.set_final_weight(layer, weights[layer])
+    if rank == 0:
+        for layer in range(depth, model.num_layers):
+            model.set_final_weight(layer, await model.receive(layer // depth))
+    return model""",
+)
+async def part2_training_loop__rank_0_has_them_all():
+    """Rank 0 sets all final weights."""
+
+
+@loses(7)
+@changes(
+    "        await model.send(rank - 1, grad)\n",
+    """
+        await model.send(rank - 1, grad)
+        for below in range(rank - 1):
+            await model.send(below, grad)
+""",
+    "    return model",
+    """
+    for above in range(rank + 2, last + 1):
+        await model.receive(above)
+    return model""",
+)
+async def part2_training_loop__gradient_to_all():
+    """Sends the gradient to all ranks below."""

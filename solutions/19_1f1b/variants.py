@@ -337,3 +337,60 @@ async def part3_training_loop__sends_beside():
 )
 async def part3_training_loop__last_batch_first():
     """Takes the micro-batches from the end."""
+
+
+@loses(25)
+@changes(
+    """
+        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
+        model.set_final_weight(layer, weights[layer])""",
+    """
+        new, opt_states[layer] = model.update(layer, grad, weight, state)
+        model.set_final_weight(layer, new)""",
+)
+async def part3_training_loop__keeps_the_old_weights():
+    """The storage has the weights from before the step."""
+
+
+@loses(11)
+@changes(
+    "    batches = get_global_batch_list(model.global_batch_size, batch_size)\n",
+    """
+    total = model.global_batch_size
+    m = -(-total // batch_size)
+    batches = [range(k * total // m, (k + 1) * total // m) for k in range(m)]
+""",
+)
+async def part3_training_loop__even_micro_batches():
+    """Micro-batches of nearly equal sizes."""
+
+
+@loses(11)
+@changes(
+    """
+        if rank == 0:
+            activations[0, k] = model.get_input_activation(batches[k])
+        else:
+            activations[layers.start, k] = await model.receive(rank - 1)""",
+    """
+        x = model.get_input_activation(batches[k])
+        if rank > 0:
+            x = await model.receive(rank - 1)
+        activations[layers.start, k] = x""",
+)
+async def part3_training_loop__input_on_all():
+    """Every rank loads the input."""
+
+
+@loses(7)
+@changes(
+    "        await backward(k)\n",
+    """
+        elif rank < last and depth > 1:
+            for layer in layers[:-1]:
+                activations[layer + 1, k] = model.forward(layer, activations[layer, k], weights[layer])
+        await backward(k)
+""",
+)
+async def part3_training_loop__forward_again():
+    """Runs forward again in the idle time at the end."""

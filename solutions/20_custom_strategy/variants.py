@@ -388,3 +388,12 @@ async def part4_training_loop__recomputes():
 )
 async def part4_training_loop__smaller_batches():
     """Micro-batches of half the size."""
+
+
+@loses(25)
+@changes(
+    "            weights[layer] = value\n",
+    "",
+)
+async def part4_training_loop__keeps_the_old_weights():
+    """The storage has the weights from before the step."""

@@ -19,9 +19,11 @@ def check_continuation(models: Sequence) -> None:
     """
     for model in models:
         initial_values = [model.values[number] for *_, number in loaded_values(model)]
-        final = list(model.final_weights.values())
-        kept = [v for v in model.values.values() if v is not None and v.holds] + final
-        for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update returns in opt_states")):
+        kept = [v for v in model.values.values() if v is not None and v.holds]
+        for kind, way in (
+            (Weight, "keep what update returns, or what is gathered from it, in weights"),
+            (OptState, "keep what update returns in opt_states"),
+        ):
             first = _fraction_by_layer([v for v in initial_values if isinstance(v, kind) and not v.updated])
             last = _fraction_by_layer([v for v in kept if isinstance(v, kind) and v.updated])
             for layer, part in first.items():

@@ -6,7 +6,7 @@ process. What a part asks for besides is in a module of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from course_lib.check import Check
 from course_lib.sim.core.errors import SimulationError
@@ -79,6 +79,21 @@ class ScheduleCheck(Check):
             held = f"rank {result.memory_rank} holds {wording.memory(result.memory)}"
             left = left_over(result.models[result.memory_rank])
             self.fail(f"{held} at its peak; {wording.memory(most)} are enough{left}", cause)
+
+    def final_weights(self, models: list, layers: Callable[[int], Collection[int]]) -> None:
+        """Check that each rank has set the final weights of its layers, `layers(rank)`, and of no others."""
+        for model in models:
+            if model.final_weights.keys() != set(layers(model.rank)):
+                said = f"layers {wording.spans(model.final_weights)}" if model.final_weights else "none"
+                self.fail(f"rank {model.rank} has set the final weights of {said}, expected layers {wording.spans(layers(model.rank))}")
+
+    def micro_batches(self, models: list, sizes: Callable[[int], list[int]]) -> None:
+        """Check that each rank goes forward with micro-batches of these sizes, `sizes(rank)`, in any order."""
+        for model in models:
+            got = sorted(mask.bit_count() for mask in {row[6] for row in model.rows if row[0] == "forward"})
+            if got != sorted(sizes(model.rank)):
+                expected = f": it has {got}, expected {sorted(sizes(model.rank))}" if self.show else ""
+                self.fail(f"rank {model.rank} has micro-batches of other sizes{expected}", "samples split in another way")
 
     def passed(self) -> None:
         """Print that the check passed."""

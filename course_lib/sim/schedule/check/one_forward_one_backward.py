@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course_lib.sim.core.batches import get_global_batch_list
 from course_lib.sim.core.hardware import FREE_COMMUNICATION, LAYER
 from course_lib.sim.llm.costs.schedule import work_order
 from course_lib.sim.schedule import replay, stats
@@ -59,6 +60,18 @@ class OneForwardOneBackwardCheck(ScheduleCheck):
                 said, expected = (" ".join(work[max(0, at - 3) : at + 4]) for work in (got, wanted))
                 shown = f": it did {said}, expected {expected}" if self.show else ""
                 self.fail(f"rank {rank} breaks the 1F1B order at step {at + 1}{shown}", "too many or too few forwards at the start")
+        wanted = [len(batch) for batch in get_global_batch_list(sizes["global_batch_size"], sizes["batch_size"])]
+        self.micro_batches(result.models, lambda rank: wanted)
+        depth = sizes["num_layers"] // sizes["world_size"]
+        for model in result.models:
+            own = set(range(model.rank * depth, (model.rank + 1) * depth))
+            for kind in ("load", "forward", "backward", "update"):
+                used = {row[1] for row in model.rows if row[0] == kind}
+                if used != own:
+                    self.fail(f"rank {model.rank}: {kind} ran for layers {sorted(used)}, expected {sorted(own)}", "a wrong split")
+            if model.rank > 0 and any(row[0] == "input" for row in model.rows):
+                self.fail(f"rank {model.rank} loads the input", "only the first rank has it")
+        self.final_weights(result.models, lambda rank: range(rank * depth, (rank + 1) * depth))
         return result
 
     def in_flight(self, result: Result, *, world_size: int, num_layers: int, global_batch_size: int, batch_size: int) -> None:
@@ -77,6 +90,12 @@ class OneForwardOneBackwardCheck(ScheduleCheck):
         """Run a step with free communication, and check that it takes the formula's time plus the update; return its result."""
         sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size, batch_size=batch_size)
         result, depth, batches = self.run(**sizes, hardware=FREE_COMMUNICATION), num_layers // world_size, global_batch_size // batch_size
+        for model in result.models:
+            ran = sum(row[0] == "forward" for row in model.rows)
+            if ran > depth * batches:
+                self.fail(
+                    f"rank {model.rank}: forward ran {ran} times for {depth} layers and {batches} micro-batches", "something runs again"
+                )
         seconds = (batches + world_size - 1) * depth * sum(compute_seconds(batch_size)) + depth * update_seconds()
         self.time(result, seconds, "a message that is sent later than it could be, or a different order")
         return result

@@ -17,19 +17,29 @@ class PipelineScheduleCheck(ScheduleCheck):
         for model in result.models:
             own = set(range(model.rank * depth, (model.rank + 1) * depth))
             for kind in ("load", "forward", "backward", "update"):
-                used = {row[1] for row in model.rows if row[0] == kind}
-                if used != own:
-                    problem = f"rank {model.rank}: {kind} ran for layers {sorted(used)}, expected {sorted(own)}"
+                used = [row[1] for row in model.rows if row[0] == kind]
+                if set(used) != own:
+                    problem = f"rank {model.rank}: {kind} ran for layers {sorted(set(used))}, expected {sorted(own)}"
                     self.fail(problem, "a wrong split, or the wrong order")
+                if kind in ("forward", "backward") and len(used) > depth:
+                    self.fail(f"rank {model.rank}: {kind} ran {len(used)} times for its {depth} layers", "a layer that runs again")
+            if model.rank > 0 and any(row[0] == "input" for row in model.rows):
+                self.fail(f"rank {model.rank} loads the input", "only the first rank has it")
             for event in model.log:
                 if event.kind in ("forward", "backward") and len(event.samples) != global_batch_size:
                     samples = f"only {len(event.samples)} of the {global_batch_size} samples"
                     self.fail(f"rank {model.rank} runs {event.kind} on {samples} at once")
+        self.final_weights(result.models, lambda rank: range(rank * depth, (rank + 1) * depth))
         return result
 
     def step(self, world_size: int, num_layers: int, global_batch_size: int) -> Result:
         """Run a step, and check the split of the layers, the time and the memory; return its result."""
         result = self.split(world_size, num_layers, global_batch_size)
+        for model in result.models:
+            sent = sorted(row[6][1][0] for row in model.rows if row[0] == "call" and row[6][0] == "send")
+            neighbors = [rank for rank in (model.rank - 1, model.rank + 1) if 0 <= rank < world_size]
+            if sent != neighbors:
+                self.fail(f"rank {model.rank} sends {len(sent)} messages, to ranks {sent}; one to each neighbor is enough")
         enough = step_bytes(world_size, num_layers, global_batch_size)
         self.memory(result, enough, "activations or gradients that are no longer needed")
         enough = step_seconds(world_size, num_layers, global_batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course_lib.sim.core.batches import get_next_microbatch
 from course_lib.sim.core.hardware import H100, LAYER
 from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, update_seconds
 from course_lib.sim.schedule.simulation import Result
@@ -10,10 +11,19 @@ from course_lib.sim.schedule.simulation import Result
 class ZeroScheduleCheck(ScheduleCheck):
     """A `ScheduleCheck` with the time and the memory of a step in which everything is sharded."""
 
+    def run(self, **sizes: object) -> Result:
+        """Run a step, and check that every rank has set its part of each final weight; return its result."""
+        result = super().run(**sizes)
+        self.final_weights(result.models, lambda rank: range(sizes["num_layers"]))
+        return result
+
     def step(self, *, world_size: int, num_layers: int, global_batch_size: int, batch_size: int) -> Result:
         """Run a step, and check its time and memory; return its result."""
         sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size, batch_size=batch_size)
         result = self.run(**sizes)
+        self.micro_batches(
+            result.models, lambda rank: [len(samples) for samples in get_next_microbatch(global_batch_size, world_size, batch_size, rank)]
+        )
         cause = "something is not sharded, or more than a layer or two is gathered at a time, or activations are kept after their last use"
         self.memory(result, step_bytes(**sizes), cause)
         cause = "a layer is gathered more than twice per micro-batch, or its gradient is all-reduced instead of reduce-scattered"
