@@ -67,21 +67,40 @@ def forward(operator, x, place, calls):
     return (out.data if calls else None), x
 
 
-def backward(grad, beside, turned):
+def laid_out(grad, layout):
+    """A gradient in one of four layouts: as it is, as from a transpose, in Fortran order but no view, or as from a slice."""
+    if layout == 1:
+        return np.ascontiguousarray(grad.T).T
+    if layout == 2:
+        return np.array(grad, order="F")
+    return np.repeat(grad[..., None], 2, axis=-1)[..., 0] if layout == 3 else grad
+
+
+def backward(grad, beside, layout):
     """Gradient of an input that is also used `beside` the operator; and the result's gradient and the input after the call."""
     trial = student("trial")
     given, out = trial
     if out is None:
         return None, grad, given.data
-    grad = np.ascontiguousarray(grad.T).T if turned else grad  # a transpose produces such gradients
+    grad = laid_out(grad, layout)
     if out.requires_grad:
         Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, beside)).backward(np.ones(()))
     return given.grad, grad, given.data
 
 
+def go_alone(operator, x, grad, place, forth, first):
+    """Have the first rank of each group go the way that sends nothing, forward (`forth`) or backward, without the others."""
+    given, comm = Tensor(x, requires_grad=True), group_of(place)
+    if first or not forth:
+        out = call_operator(operator, given, comm)
+        if first and not forth:
+            out.backward(grad)
+
+
 def call_twice(operator, xs, grads, places):
-    """Run two forward calls in different groups before their backward calls; also outputs for tensors without gradients."""
-    tensors, comms = [Tensor(x, requires_grad=True) for x in xs], [group_of(place) for place in places]
+    """Run three forward calls, in two groups and again in the first, before their backward calls; also outputs without gradients."""
+    tensors, comms = [Tensor(x, requires_grad=True) for x in xs], [group_of(place) for place in places[:2]]
+    comms.append(comms[0])
     outs = [call_operator(operator, t, comm) for t, comm in zip(tensors, comms, strict=True)]
     plain = call_operator(operator, Tensor(xs[0]), comms[0])
     with no_grad():
@@ -127,6 +146,14 @@ class OperatorCheck(GroupCheck):
         rtol = 1e-12 if dtype is np.float64 else 1e-5
         beside = [self.random.standard_normal(x.shape).astype(dtype) for x in xs]
         calling = groups[:1] if alone else groups
+        if _identity in (forth, back) and size > 1:
+            way = "forward" if forth is _identity else "backward"
+            given = [
+                dict(operator=name, x=x, grad=grad, place=p, forth=forth is _identity, first=p[1] == 0)
+                for x, grad, p in zip(xs, grads, self.colors_and_keys(groups), strict=True)
+            ]
+            said = f"{name}, {way}, waits for other ranks, although nothing is needed from them", "an exchange or a barrier"
+            self.call(go_alone, given, explain={"Deadlock": said}, show=self.show)
         given = [
             dict(operator=name, x=x, place=p, calls=any(r in g for g in calling))
             for r, (x, p) in enumerate(zip(xs, self.colors_and_keys(groups), strict=True))
@@ -137,7 +164,8 @@ class OperatorCheck(GroupCheck):
             self._sent(group, forth, [xs[r] for r in group], f"{name}, forward,")
             for r in group:
                 self.array(answers[r][1], xs[r], name="the input, after the call,", rank=r, cause="an in-place collective")
-        given = [dict(grad=grads[r], beside=beside[r], turned=size in (2, 3)) for r in range(4)]
+        keys = [key for _, key in self.colors_and_keys(groups)]
+        given = [dict(grad=grads[r], beside=beside[r], layout=0 if size == 1 else (1 + keys[r]) % 4) for r in range(4)]
         answers = self.ranks.call(backward, given, show=self.show)
         for group in calling:
             for r in group:
@@ -154,9 +182,9 @@ class OperatorCheck(GroupCheck):
                 self.array(answers[r][2], xs[r], name="the input, after backward,", rank=r, cause=cause)
 
     def _several(self, name: str, size: int) -> None:
-        """Check two forward calls before the first backward."""
+        """Check three forward calls, in two groups and again in the first, before the first backward."""
         groups = self.groups(size)
-        groupings = [groups, self.regrouped(groups)]  # the outputs have the same shape both times
+        groupings = [groups, self.regrouped(groups), groups]  # the outputs have the same shape each time
         forth, back = OPERATOR_RULES[name]
         shape = tuple(self.random.permutation([5, 7, 11]).tolist())  # no group size divides their product
         places = [self.colors_and_keys(groups) for groups in groupings]
@@ -175,9 +203,8 @@ class OperatorCheck(GroupCheck):
             self.requests_completed(self.ranks.unended[r], r)
             self.sent(self.ranks.traffic[r], most[r], name=f"{name}, several times,", rank=r, cause="one exchange too many")
         for k, groups in enumerate(groupings):
-            self.case = (
-                f"{self.describe_groups(groups, np.float64)}, as {'the first' if not k else 'the second'} of two calls before two backwards"
-            )
+            place = ("the first", "the second", "the third")[k]
+            self.case = f"{self.describe_groups(groups, np.float64)}, as {place} of three calls before three backwards"
             for group in groups:
                 before = [xs[k][r] for r in group]
                 self._compare([answers[r][0][k] for r in group], before, forth, group, f"the output of {name}", 1e-12)

@@ -29,11 +29,11 @@ def call_cross_entropy(cases, place):
     return [(np.array(loss.data), case["logits"], case["labels"]) for loss, case in zip(losses, cases, strict=True)]
 
 
-def call_backward():
+def call_backward(step, calls):
     """Gradients of the logits, and the arguments after backward."""
     trial = student("trial")
     tensors, losses, cases = trial
-    for loss in losses:
+    for loss in losses[::step] if calls else []:
         loss.backward(np.ones(loss.shape, loss.dtype))
     return [(t.grad, t.data, case["labels"]) for t, case in zip(tensors, cases, strict=True)]
 
@@ -106,6 +106,8 @@ class TensorParallelCheck(BlockCheck):
                 )  # first and last of each rank's words
                 some = self.random.permutation(numbers)[: len(ends)]
                 labels.flat[some] = self.random.permutation(ends)[: len(some)]
+                if both:  # all words are those of one rank: the others have none of the labels
+                    labels = labels % part + part * int(self.random.integers(len(group)))
                 both.append(dict(logits=logits, labels=labels, factor=float(self.random.uniform(0.5, 2))))
             cases.append(both)
         given = [
@@ -117,7 +119,13 @@ class TensorParallelCheck(BlockCheck):
             for n in [len(groups[place[0]])]
         ]
         answers, moved = self.ranks.call(call_cross_entropy, given, show=self.show), self.ranks.traffic
-        grads = self.ranks.call(call_backward, show=self.show)
+        grads, returned = [], []
+        said = "backward of the loss waits for other ranks, although nothing is needed from them", "an exchange or a barrier in backward"
+        for first in (True, False):  # the first rank of each group alone, and then the others
+            given_back = [dict(step=-1 if size % 2 else 1, calls=(p[1] == 0) == first) for p in self.colors_and_keys(groups)]
+            grads.append(self.call(call_backward, given_back, explain={"Deadlock": said}, show=self.show))
+            returned.append(self.ranks.traffic)
+        grads = [grads[p[1] > 0][r] for r, p in enumerate(self.colors_and_keys(groups))]
         for r, (color, index) in enumerate(self.colors_and_keys(groups)):
             n = len(groups[color])
             for k, case in enumerate(cases[color]):
@@ -152,7 +160,7 @@ class TensorParallelCheck(BlockCheck):
                 cause = "a third all-reduce, or gathered logits; one number for the sum of all labels' logits is enough"
                 self.sent(moved[r], most, name="the loss", rank=r, cause=cause)
                 self.sent(
-                    self.ranks.traffic[r],
+                    returned[index > 0][r],
                     0,
                     name="its backward",
                     rank=r,
