@@ -314,6 +314,7 @@ for size in range(1, 9):
 check = ShardCheck("what a rank keeps", ranks, show=False)
 for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
     check.memory_between_calls(size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype)  # odd for 4 ranks
+check.memory_between_calls(4, (1, 4 * check.sizes(1, 200_000, 200_004)[0]), np.float32)  # half of it is the bias
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

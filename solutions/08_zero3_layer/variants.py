@@ -285,3 +285,24 @@ class ZeroDPStage3FCLayer__keeps_float32:
 )
 class ZeroDPStage3FCLayer__keeps_from_the_third_step_on:
     """Keeps whole gradients from the third step on."""
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__a_view_if_alone(ZeroDPStage3FCLayer):
+    """The only shard is the array itself."""
+
+    def _partition_flat_tensor(self, tensor, shard_idx, num_shards):
+        if num_shards == 1:
+            return tensor.ravel(), tensor.size
+        return super()._partition_flat_tensor(tensor, shard_idx, num_shards)
+
+
+@loses(11)
+class ZeroDPStage3FCLayer__first_input(ZeroDPStage3FCLayer):
+    """Backward uses the input of the first forward."""
+
+    def forward(self, x):
+        first = self.x
+        out = super().forward(x)
+        self.x = self.x if first is None else first
+        return out

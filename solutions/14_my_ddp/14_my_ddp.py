@@ -328,6 +328,7 @@ check.exchanges(4, 3, np.float32)
 check = DdpCheck("hooks that do not wait", ranks, show=False)
 for size, layers in ((4, 4), (3, 3), (2, 4)):
     check.exchanges(size, layers, late=True)
+    check.exchanges(size, layers, late=True, bucket_bytes=1)
 ### END HIDDEN TESTS
 
 # %% Test: buckets tags=["test"] points=2
@@ -336,6 +337,9 @@ check = DdpCheck("buckets", ranks, show=False)
 for size, blocks, count in ((4, 3, 1), (3, 3, 3), (2, 2, 5), (4, 2, 0), (1, 2, 3)):
     check.buckets(size, blocks, count)
 check.buckets(4, 3, 3, np.float32)
+check.buckets(4, 3, 3, exact=True)
+for size, blocks in ((4, 2), (3, 3), (2, 2)):
+    check.skips(size, blocks)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -144,7 +144,7 @@ class MyDP__closes_too_early:
     """Closes a bucket before it has that many bytes."""
 
 
-@loses(2)
+@loses(3)
 @changes("if held >= bucket_bytes:", "if not self.buckets or not bucket_bytes:")
 class MyDP__one_bucket:
     """One bucket of all gradients."""
@@ -431,7 +431,7 @@ class MyDP__fresh_arrays(Module):
         return self.module(x)
 
 
-@loses(2)
+@loses(3)
 class MyDP__first_half(Module):
     """Starts each exchange in the hook, and waits at the end; no buckets."""
 
@@ -480,3 +480,24 @@ class MyDP__ready_made_kept(DistributedDataParallel):
 
     def __init__(self, model, begin=DistributedDataParallel.__init__):
         begin(self, model, comm)
+
+
+@loses(2)
+@changes("if held >= bucket_bytes:", "if not self.buckets or held > bucket_bytes:")
+class MyDP__closes_at_more_than:
+    """A bucket that has exactly that many bytes stays open."""
+
+
+@loses(2)
+@changes("if held >= bucket_bytes:", "if held >= bucket_bytes and (bucket_bytes or not self.buckets or len(self.buckets[-1]) > 1):")
+class MyDP__pairs_by_default:
+    """Two gradients at a time where each is to go by itself."""
+
+
+@loses(2)
+@changes(
+    "                if p in self.final:\n                    p.grad",
+    "                if p in self.final or mean.any():\n                    p.grad",
+)
+class MyDP__other_ranks_gradients:
+    """A parameter that this rank has not used gets a gradient where others have used it."""

@@ -91,6 +91,17 @@ class TensorParallelCheck(BlockCheck):
             self._loss(size, *batches, self.sizes(1, 2, 6)[0], np.float32 if size == 2 and not frugal else np.float64, scale, frugal)
         return self
 
+    def _backward_in_turn(self, groups: list, size: int) -> tuple[list, list]:
+        """Run backward on the first rank of each group alone, then on the others; return the answers, and the traffic of both calls."""
+        grads, returned = [], []
+        said = "backward of the loss waits for other ranks, although nothing is needed from them", "an exchange or a barrier in backward"
+        for first in (True, False):  # the first rank of each group alone, and then the others
+            given_back = [dict(step=-1 if size % 2 else 1, calls=(p[1] == 0) == first) for p in self.colors_and_keys(groups)]
+            grads.append(self.call(call_backward, given_back, explain={"Deadlock": said}, show=self.show))
+            returned.append(self.ranks.traffic)
+        grads = [grads[p[1] > 0][r] for r, p in enumerate(self.colors_and_keys(groups))]
+        return grads, returned
+
     def _loss(self, size: int, batch: int, tokens: int, part: int, dtype: type, scale: float, frugal: bool) -> None:
         groups, numbers, rtol = self.groups(size), batch * tokens, 1e-9 if dtype is np.float64 else 1e-4
         self.case = f"{self.describe_groups(groups, dtype)}, {batch} x {tokens} tokens, {part} words per rank"
@@ -119,13 +130,7 @@ class TensorParallelCheck(BlockCheck):
             for n in [len(groups[place[0]])]
         ]
         answers, moved = self.ranks.call(call_cross_entropy, given, show=self.show), self.ranks.traffic
-        grads, returned = [], []
-        said = "backward of the loss waits for other ranks, although nothing is needed from them", "an exchange or a barrier in backward"
-        for first in (True, False):  # the first rank of each group alone, and then the others
-            given_back = [dict(step=-1 if size % 2 else 1, calls=(p[1] == 0) == first) for p in self.colors_and_keys(groups)]
-            grads.append(self.call(call_backward, given_back, explain={"Deadlock": said}, show=self.show))
-            returned.append(self.ranks.traffic)
-        grads = [grads[p[1] > 0][r] for r, p in enumerate(self.colors_and_keys(groups))]
+        grads, returned = self._backward_in_turn(groups, size)
         for r, (color, index) in enumerate(self.colors_and_keys(groups)):
             n = len(groups[color])
             for k, case in enumerate(cases[color]):

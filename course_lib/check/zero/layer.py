@@ -23,7 +23,12 @@ def partition(tensor, shards):
 
     empty = ZeroDPStage3FCLayer.__new__(ZeroDPStage3FCLayer)
     empty.comm, empty.rank, empty.dp_size = None, Communicator().Get_rank(), shards  # an answer that uses these gets the wrong shard
-    return [empty._partition_flat_tensor(tensor, i, shards) for i in range(shards)]
+    found = [empty._partition_flat_tensor(tensor, i, shards) for i in range(shards)]
+    for each in found:
+        shard = each[0] if isinstance(each, tuple) and each else None
+        if isinstance(shard, np.ndarray) and np.shares_memory(shard, tensor):
+            raise ValueError(f"_partition_flat_tensor returned a view of an array of shape {tensor.shape}: a shard must be a copy.")
+    return found
 
 
 def make(size, seed, shape, dtype):
@@ -112,6 +117,9 @@ class ShardCheck(Check):
         old, old_grads = (w, b), (np.zeros_like(w), np.zeros_like(b))
         for number in range(1, steps + 1):
             again = f"in step {number}, " if number > 1 else ""
+            if not only_forward:  # as for an evaluation between two training steps, with another number of samples
+                other = self.random.standard_normal((n, batch + 1, shape[0])).astype(dtype)
+                self.ranks.call(forward, [dict(x=other[r]) for r in range(n)], show=self.show)
             x, grads = (self.random.standard_normal((n, batch, m)).astype(dtype) for m in shape)
             # An answer that does not gather cannot know the others' shards, although all ranks know the initial weights.
             more_w, more_b = (self.random.standard_normal(array.shape).astype(dtype) for array in (w, b))

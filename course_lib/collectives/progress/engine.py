@@ -181,7 +181,7 @@ def drain() -> None:
             if not any(board.parts[r][ROUND] < mine[ROUND] or board.parts[r][STATE] in on for r in others):
                 return
             if progress_state.interrupt_pending:
-                progress_state.interrupt_pending, progress_state.drain_interrupted, progress_state.stale = False, True, True
+                progress_state.interrupt_pending, progress_state.stale = False, True
                 return
             poll_messages()  # MPI sends on what it has had no buffers for
             time.sleep(1e-4 if open_operations and not board.machines else MAX_SLEEP_SECONDS)

@@ -115,8 +115,6 @@ class ProgressState:
         Nesting depth of `deferred_interrupts`.
     interrupt_pending : bool
         True if an interrupt arrived while interrupts were deferred.
-    drain_interrupted : bool
-        True if an interrupt arrived after this rank's cell, while it waited for others that still ran theirs.
     """
 
     epoch: int = 0
@@ -131,7 +129,6 @@ class ProgressState:
     reset_hooks: list[Callable[[], None]] = field(default_factory=list)
     deferrals: int = 0
     interrupt_pending: bool = False
-    drain_interrupted: bool = False
 
 
 progress_state = ProgressState()
@@ -166,7 +163,7 @@ def raise_interrupt() -> None:
 def begin_cell(epoch: int) -> None:
     """Begin a cell. At a new epoch, abandon all operations: each group duplicates its MPI communicator before its next transfer."""
     progress_state.failed_groups.clear()
-    progress_state.deferrals, progress_state.interrupt_pending, progress_state.drain_interrupted = 0, False, False
+    progress_state.deferrals, progress_state.interrupt_pending = 0, False
     if epoch != progress_state.epoch:
         for operation in progress_state.in_flight:
             operation.error = CollectiveError("this was started in a cell that failed or was interrupted, and is lost: start it again.")

@@ -39,6 +39,7 @@ OPERATIONS_MODULE = "course_lib.collectives.progress.operations"  # imported onl
 _reply: dict = {}
 INTERRUPT_HOLDOFF_SECONDS = 1.0  # until a request can be interrupted again; needed, as a bare `except` may catch the first interrupt
 _interruptible_from = math.inf
+_was_interrupted = _ended_by_itself = False  # by the latest request: whether an interrupt came, and whether its cell ended before any
 
 
 class Reply:
@@ -57,8 +58,9 @@ def handle() -> None:
 
 def run_request(request: dict) -> dict:
     """Carry out a request and return the reply."""
-    global _interruptible_from
+    global _interruptible_from, _was_interrupted, _ended_by_itself
     reply = {"outputs": [], "error": None}
+    _was_interrupted = _ended_by_itself = False
     # Only the action may be interrupted: an interrupt in the kernel's own code would lose the reply.
     signal.signal(signal.SIGINT, _interrupted)
     _interruptible_from = 0.0
@@ -74,15 +76,16 @@ def run_request(request: dict) -> dict:
         operations = sys.modules.get(OPERATIONS_MODULE)
         reply["abandoned"] = bool(operations and operations.has_abandoned_operations())
         reply["sent"] = bool(operations and operations.progress_state.has_messages)
-        reply["in_time"] = bool(operations and operations.progress_state.drain_interrupted)
+        reply["in_time"] = _ended_by_itself
     return reply
 
 
 def _interrupted(_: int, frame: FrameType) -> None:
     """Handle SIGINT: raise KeyboardInterrupt, but defer it if the main thread is in a call of the communicator."""
-    global _interruptible_from
+    global _interruptible_from, _was_interrupted
     now = time.monotonic()
     if now >= _interruptible_from:
+        _was_interrupted = True
         _interruptible_from = now + INTERRUPT_HOLDOFF_SECONDS
         operations = sys.modules.get(OPERATIONS_MODULE)
         if isolated.connection:
@@ -221,7 +224,9 @@ def _round(request: dict) -> Iterator:
     ended = False
 
     def finish(error: BaseException | None) -> dict | None:
+        global _ended_by_itself
         nonlocal ended
+        _ended_by_itself = not _was_interrupted  # before it waits for others
         if isinstance(error, MemoryError):
             memory_limit.raise_for_reply()
         described = tracebacks.describe(error) if error else None

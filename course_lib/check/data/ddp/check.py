@@ -80,7 +80,9 @@ class DdpCheck(Check):
             compare([p for p, _ in answers], f"after step {number}", cause, known)
         self.ranks.call(restore_comm)
 
-    def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64, *, late: bool = False) -> None:
+    def exchanges(
+        self, size: int = 4, layers: int = 3, dtype: type = np.float64, *, late: bool = False, bucket_bytes: int | None = None
+    ) -> None:
         """Check when gradients are exchanged: a gradient passes a gate once those above have been exchanged, and is changed there.
 
         `late`: one rank begins its backward when the others are at their last gates, which they must reach without waiting for it.
@@ -89,7 +91,7 @@ class DdpCheck(Check):
         sizes = [v.nbytes for v in values[0][UNUSED:]]
         last = int(self.random.integers(size)) if late else None
         self.case += f", rank {last} begins its backward after the others" if late else ""
-        self.ranks.call(wrap_model, [dict(values=v, size=size, late=last) for v in values], show=self.show)
+        self.ranks.call(wrap_model, [dict(values=v, size=size, late=last, bucket_bytes=bucket_bytes) for v in values], show=self.show)
         most = 2 * (size - 1) / size * sum(v.nbytes for v in values[0]) + GATE_MESSAGE_BYTES * late
         for _ in range(2):
             x, target = self._samples(size, samples, dims, dtype)
@@ -99,10 +101,12 @@ class DdpCheck(Check):
             answers = self._gated_step(size, x, target, gates)
             first = [float(np.prod(np.delete(numbers[:, -1], last))) if late and r == last else 0.0 for r in range(size)]
             own = [reference_gradients(p, x[r], target[r], numbers[r], first[r]) for r, (p, _) in enumerate(answers)]
+            if not late:
+                self._compare_counts(size, len(values[0]))
             self._compare_gradients(answers, own, dtype, most)
         self.ranks.call(restore_comm)
 
-    def buckets(self, size: int = 4, blocks: int = 3, count: int = 3, dtype: type = np.float64) -> None:
+    def buckets(self, size: int = 4, blocks: int = 3, count: int = 3, dtype: type = np.float64, exact: bool = False) -> None:
         """Check a wrapper with buckets, on a model whose gradients become final in an order that differs between ranks.
 
         `count`: of how many gradients the first bucket is made; 1: all buckets of one each; 0: one bucket of all.
@@ -110,7 +114,7 @@ class DdpCheck(Check):
         branches = 2
         values, dims, samples = self._draw(size, blocks, dtype, branches)
         first = sum(v.nbytes for v in values[0][-count:])
-        bucket_bytes = 1 if count == 1 else first - (count > 1)  # so that the bucket gets more than that
+        bucket_bytes = 1 if count == 1 else first - (count > 1 and not exact)  # unless `exact`, the bucket gets more than that
         buckets = buckets_of(values[0], bucket_bytes)
         self.case += f", 2 layers side by side each, bucket_bytes {bucket_bytes}, which is {len(buckets)} buckets"
         given = [dict(values=v, size=size, branches=branches, bucket_bytes=bucket_bytes) for v in values]
@@ -127,6 +131,41 @@ class DdpCheck(Check):
             cause = "buckets that are launched in the order in which they become full, which is not the same on all ranks; a last bucket "
             cause += "that is not launched; a mean that is read before its Wait; or a part of a bucket that goes to another parameter"
             self._compare_gradients(answers, own, dtype, most, cause, share=1 / size)
+        self.ranks.call(restore_comm)
+
+    def _compare_counts(self, size: int, parameters: int) -> None:
+        """Check that each gradient was exchanged by itself; those of the unused layer may be left out."""
+        for r in range(size):
+            calls = sum(many for _, ranks, many, payload in self.ranks.traffic[r] if len(ranks) > 1 and payload)
+            if calls not in (parameters, parameters - UNUSED):
+                cause = "several gradients in one all-reduce, although bucket_bytes is 0"
+                self.fail(f"rank {r} made {calls} exchanges for {parameters - UNUSED} gradients", cause)
+
+    def skips(self, size: int = 4, blocks: int = 2, dtype: type = np.float64) -> None:
+        """Check one bucket of all gradients, on ranks that leave out different layers from step to step."""
+        branches = 2
+        values, dims, samples = self._draw(size, blocks, dtype, branches)
+        given = [dict(values=v, size=size, branches=branches, bucket_bytes=sum(v.nbytes for v in values[0])) for v in values]
+        self.ranks.call(wrap_model, given, show=self.show)
+        self.case += ", one bucket, and layers that some ranks do not use in a step"
+        rtol = 1e-9 if dtype is np.float64 else 1e-3
+        skipping = [None, *self.random.permutation(size)[:2]]
+        for number, who in enumerate(skipping, 1):
+            left_out, (x, target) = int(self.random.integers(branches)), self._samples(size, samples, dims, dtype)
+            skip = [left_out if r == who else None for r in range(4)]
+            answers = self._step(size, x, target, lr=0.0, skip=skip)
+            own = [reference_gradients(p, x[r], target[r], branches=branches, skip=skip[r]) for r, (p, _) in enumerate(answers)]
+            wants = [sum(each) / dtype(size) for each in zip(*own, strict=True)]
+            for r, (_, grads) in enumerate(answers):
+                for i, (got, want) in enumerate(zip(grads, wants, strict=True)):
+                    if i < UNUSED or skip[r] == (i - UNUSED) // 2 % branches:
+                        if got is not None:
+                            self.fail(
+                                f"in step {number}, rank {r} has gradient {i} of a layer that it did not use", "p.grad must stay None"
+                            )
+                        continue
+                    cause = "a part of a bucket that is not zero where a gradient is missing, or in another place than on the other ranks"
+                    self.array(got, want, name=f"gradient {i} in step {number}", rank=r, rtol=rtol, scale=3.0, cause=cause)
         self.ranks.call(restore_comm)
 
     def _compare_launches(self, size: int, values: list[np.ndarray], buckets: list[list[int]]) -> None:
@@ -180,6 +219,8 @@ class DdpCheck(Check):
                 self.fail(f"a rank's backward waits for another rank's ({error.short})", cause)
             raise
 
-    def _step(self, size: int, x: np.ndarray, target: np.ndarray, lr: float, gates: list | None = None, keep: bool = False) -> list:
-        given = [dict(x=x[r % size], target=target[r % size], lr=lr, through_gates=gates is not None) for r in range(4)]
+    def _step(
+        self, size: int, x: np.ndarray, target: np.ndarray, lr: float, gates: list | None = None, keep: bool = False, skip=(None,) * 4
+    ) -> list:
+        given = [dict(x=x[r % size], target=target[r % size], lr=lr, through_gates=gates is not None, skip=skip[r]) for r in range(4)]
         return self.ranks.call(train_step, given, show=self.show, gates=gates, keep=keep)[:size]

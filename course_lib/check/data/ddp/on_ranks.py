@@ -57,7 +57,7 @@ class Net(Module):
     def __init__(self, values, branches, reverse, gate, start):
         self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
         self.branches, self.reverse = branches, reverse
-        self.blocks = range(1, len(self.layers), branches)
+        self.blocks, self.skip = range(1, len(self.layers), branches), None
         self.gates, self.start = [gate(i == 0) for i in range(len(self.blocks) - 1)], start
         for p, v in zip(self.parameters(), values, strict=True):
             p.data = v.copy()
@@ -72,8 +72,8 @@ class Net(Module):
         if self.branches == 1:
             return self.layers[i](x)
         order = sorted(range(self.branches), reverse=self.reverse)
-        outs = {j: self.layers[i + j](x) for j in order}
-        return outs[0] + outs[1] * 2
+        outs = [self.layers[i + j](x) * (j + 1) for j in order if j != self.skip]
+        return outs[0] + outs[1] if len(outs) > 1 else outs[0]
 
 
 def wrap_model(values, size, branches=1, bucket_bytes=None, late=None):
@@ -109,11 +109,12 @@ def wrap_model(values, size, branches=1, bucket_bytes=None, late=None):
     return [p.data.copy() for p in model.parameters()]
 
 
-def train_step(x, target, lr, through_gates):
+def train_step(x, target, lr, through_gates, skip=None):
     """Take a training step on the first ranks; return all parameters after it, and their gradients."""
     trial = student("trial")
     if "model" not in trial:
         return None
+    trial["model"].skip = skip
     trial["gates"], parameters = through_gates, trial["model"].parameters()
     with without_builtin_ddp():
         for p in parameters:

@@ -20,7 +20,13 @@ def gate_gradient(grad, number):
 
 
 def reference_gradients(
-    values: list[np.ndarray], x: np.ndarray, target: np.ndarray, numbers: Sequence[float] = (), first: float = 0.0, branches: int = 1
+    values: list[np.ndarray],
+    x: np.ndarray,
+    target: np.ndarray,
+    numbers: Sequence[float] = (),
+    first: float = 0.0,
+    branches: int = 1,
+    skip: int | None = None,
 ) -> list[np.ndarray]:
     """Gradients of a single process.
 
@@ -36,19 +42,22 @@ def reference_gradients(
         The number of a gate behind the last block; 0 for none.
     branches : int
         Branches of each block.
+    skip : int, optional
+        The branch that all blocks leave out.
     """
     grads, n = [np.zeros_like(v) for v in values], len(values)
     blocks = [range(i, i + 2 * branches, 2) for i in range(UNUSED, n, 2 * branches)]
     outputs = [x]
     for block in blocks:
-        out = sum((j + 1) * (outputs[-1] @ values[i] + values[i + 1]) for j, i in enumerate(block))
+        out = sum((j + 1) * (outputs[-1] @ values[i] + values[i + 1]) for j, i in enumerate(block) if j != skip)
         outputs.append(out if block is blocks[-1] else np.tanh(out))
     grad, numbers = target / len(x), iter(numbers)
     grad = gate_gradient(grad, first) if first else grad
     for block, given in zip(reversed(blocks), reversed(outputs[:-1]), strict=True):
         for j, i in enumerate(block):
-            grads[i], grads[i + 1] = (j + 1) * (given.T @ grad), (j + 1) * grad.sum(axis=0)
-        below = sum((j + 1) * (grad @ values[i].T) for j, i in enumerate(block))
+            if j != skip:
+                grads[i], grads[i + 1] = (j + 1) * (given.T @ grad), (j + 1) * grad.sum(axis=0)
+        below = sum((j + 1) * (grad @ values[i].T) for j, i in enumerate(block) if j != skip)
         grad = (gate_gradient(below, number) if (number := next(numbers, None)) else below) * (1 - given**2)
     return grads
 
