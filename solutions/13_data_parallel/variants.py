@@ -107,17 +107,15 @@ def rank_batches__looks_twice(loader, rank, size):
 
 
 @loses(4)
-def rank_batches__counts_samples(loader, rank, size):
+@changes("last = len(loader)", "last = -(-len(loader.dataset) // loader.batch_size)")
+def rank_batches__counts_samples():
     """Counts a smaller last batch that the loader omits."""
-    last = -(-len(loader.dataset) // loader.batch_size) // size * size
-    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
 
 
 @loses(4)
-def rank_batches__right_on_rank_0(loader, rank, size):
+@changes("i < last", "(i < last or comm.Get_rank())")
+def rank_batches__right_on_rank_0():
     """Rank 0's process omits what is left over, the others do not."""
-    last = len(loader) // size * size if comm.Get_rank() == 0 else len(loader)
-    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
 
 
 @loses(6)
@@ -227,112 +225,57 @@ def check_parameter_closeness__deadlock(model):
 
 
 @loses(6)
-def check_parameter_closeness__rtol(model):
-    """A hundred times numpy's tolerance."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone, p.data, rtol=1e-3))
-    return close
+@changes("np.allclose(everyone, p.data)", "np.allclose(everyone, p.data, rtol=1e-3)")
+def check_parameter_closeness__rtol():
+    """A hundred times NumPy's tolerance."""
 
 
 @loses(6)
-def check_parameter_closeness__no_atol(model):
+@changes("np.allclose(everyone, p.data)", "np.allclose(everyone, p.data, atol=0)")
+def check_parameter_closeness__no_atol():
     """Rounding differences from zero are no longer close."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone, p.data, atol=0))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__absolute(model):
+@changes("np.allclose(everyone, p.data)", "np.abs(everyone - p.data).max() < 2e-6")
+def check_parameter_closeness__absolute():
     """One tolerance for values of any size."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.abs(everyone - p.data).max() < 2e-6)
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__equal_nan(model):
+@changes("np.allclose(everyone, p.data)", "np.allclose(everyone, p.data, equal_nan=True)")
+def check_parameter_closeness__equal_nan():
     """NaN is close to NaN."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone, p.data, equal_nan=True))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__neighbors(model):
+@changes("np.allclose(everyone, p.data)", "np.allclose(everyone[1:], everyone[:-1])")
+def check_parameter_closeness__neighbors():
     """Compares each rank with the next one, not with rank 0."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone[1:], everyone[:-1]))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__from_mean(model):
+@changes("np.allclose(everyone, p.data)", "np.allclose(everyone, everyone.mean(axis=0))")
+def check_parameter_closeness__from_mean():
     """Compares all with their mean."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone, everyone.mean(axis=0)))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__in_any_order(model):
+@changes("np.allclose(everyone, p.data)", "np.allclose(np.sort(everyone.reshape(size, -1)), np.sort(p.data, axis=None))")
+def check_parameter_closeness__in_any_order():
     """Sorts the values first."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(np.sort(everyone.reshape(size, -1)), np.sort(p.data, axis=None)))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__borders(model):
+@changes("np.allclose(everyone, p.data)", "np.allclose(everyone[:, [0, -1]], p.data[[0, -1]])")
+def check_parameter_closeness__borders():
     """Looks at the first and last rows only."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype)
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone[:, [0, -1]], p.data[[0, -1]]))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__weights_only(model):
+@changes("for p in model.parameters():", "for p in (p for p in model.parameters() if len(p.shape) == 2):")
+def check_parameter_closeness__weights_only():
     """Leaves the biases out."""
-    close = True
-    for p in model.parameters():
-        if len(p.shape) == 2:
-            everyone = np.empty((size, *p.shape), p.dtype)
-            comm.Gather(p.data, everyone, root=0)
-            if rank == 0:
-                close = close and bool(np.allclose(everyone, p.data))
-    return close
 
 
 @right

@@ -431,11 +431,9 @@ def partition_dataset__same_epochs_turned(dataset, batch_size):
 
 
 @loses(6)
-def partition_dataset__rank_in_the_world(dataset, batch_size):
+@changes("comm.Get_rank()", "everyone.Get_rank()")
+def partition_dataset__rank_in_the_world():
     """The rank in the world, not in `comm`."""
-    size = comm.Get_size()
-    part = DataPartitioner(dataset, [1 / size] * size).use(everyone.Get_rank())
-    return DataLoader(part, batch_size // size, shuffle=True)
 
 
 @loses(6)
@@ -466,8 +464,9 @@ def broadcast_parameters__weights_of_layers(model, root_rank=0):
 
 
 @loses(4)
-def broadcast_parameters__kept_buffers(model, root_rank=0, kept={}):  # noqa: B006
+def broadcast_parameters__kept_buffers(model, root_rank=0):
     """Two models share arrays."""
+    kept = broadcast_parameters.__dict__.setdefault("kept", {})
     for i, p in enumerate(model.parameters()):
         buffer = kept.setdefault((i, p.shape, p.dtype), np.empty_like(p.data))
         if comm.Get_rank() == root_rank:
@@ -477,51 +476,35 @@ def broadcast_parameters__kept_buffers(model, root_rank=0, kept={}):  # noqa: B0
 
 
 @loses(4)
-def broadcast_parameters__zeros_left_out(model, root_rank=0):
+@changes("        comm.Bcast(p.data, root=root_rank)", "        if p.data.any():\n            comm.Bcast(p.data, root=root_rank)")
+def broadcast_parameters__zeros_left_out():
     """Takes zeros for the same everywhere."""
-    for p in model.parameters():
-        if p.data.any():
-            comm.Bcast(p.data, root=root_rank)
 
 
 @loses(10)
+@changes(
+    "                p.grad = mean",
+    """
+                p.grad = mean
+                if isinstance(self.opt, SGD):
+                    p.data -= p.data.dtype.type(self.opt.lr) * mean""",
+    "        self.opt.step()",
+    "        if not isinstance(self.opt, SGD):\n            self.opt.step()",
+)
 class DistributedOptimizer__plain_sgd:
     """Steps by itself, without momentum and weight decay."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is not None:
-                mean = np.empty_like(p.grad)
-                comm.Allreduce(p.grad, mean)
-                p.grad = mean / mean.dtype.type(comm.Get_size())
-                if isinstance(self.opt, SGD):
-                    p.data -= p.data.dtype.type(self.opt.lr) * p.grad
-        if not isinstance(self.opt, SGD):
-            self.opt.step()
-
 
 @loses(10)
-class DistributedOptimizer__averages_parameters:
-    """SGD's parameters are averaged after the step; its velocities differ."""
-
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        later = isinstance(self.opt, SGD)
-        for p in self.opt.params:
-            if p.grad is not None and not later:
-                comm.Allreduce(p.grad / p.grad.dtype.type(comm.Get_size()), p.grad)
+@changes(
+    "if p.grad is not None:",
+    "if p.grad is not None and not isinstance(self.opt, SGD):",
+    "        self.opt.step()",
+    """
         self.opt.step()
         for p in self.opt.params:
-            if p.grad is not None and later:
-                comm.Allreduce(p.data / p.data.dtype.type(comm.Get_size()), p.data)
+            if p.grad is not None and isinstance(self.opt, SGD):
+                comm.Allreduce(p.data / p.data.dtype.type(comm.Get_size()), p.data)""",
+)
+class DistributedOptimizer__averages_parameters:
+    """SGD's parameters are averaged after the step; its velocities differ."""

@@ -456,12 +456,10 @@ async def part1_training_loop__first_and_last():
 
 @loses(10)
 @changes(
-    """
-        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
-        model.set_final_weight(layer, weights[layer])""",
-    """
-        new, opt_states[layer] = model.update(layer, grad, weight, state)
-        model.set_final_weight(layer, new)""",
+    "weights[layer], opt_states[layer] = model.update",
+    "new, opt_states[layer] = model.update",
+    "set_final_weight(layer, weights[layer])",
+    "set_final_weight(layer, new)",
 )
 async def part1_training_loop__keeps_the_old_weights():
     """The storage has the weights from before the step."""

@@ -341,12 +341,10 @@ async def part3_training_loop__last_batch_first():
 
 @loses(25)
 @changes(
-    """
-        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
-        model.set_final_weight(layer, weights[layer])""",
-    """
-        new, opt_states[layer] = model.update(layer, grad, weight, state)
-        model.set_final_weight(layer, new)""",
+    "weights[layer], opt_states[layer] = model.update",
+    "new, opt_states[layer] = model.update",
+    "set_final_weight(layer, weights[layer])",
+    "set_final_weight(layer, new)",
 )
 async def part3_training_loop__keeps_the_old_weights():
     """The storage has the weights from before the step."""

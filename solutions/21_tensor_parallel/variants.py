@@ -662,79 +662,59 @@ def copy_to_group__blocking_sends(x, comm):
 
 
 @loses(5)
-def copy_to_group__fortran_or_c_only(x, comm):
-    """Takes a gradient that is not in Fortran order for C-contiguous."""
-
-    def backward(grad):
+@changes(
+    "        total = np.empty(grad.shape, grad.dtype)\n        comm.Allreduce(np.ascontiguousarray(grad), total)",
+    """
         if grad.flags.f_contiguous:
             total = np.empty(grad.shape[::-1], grad.dtype)
             comm.Allreduce(grad.T, total)
             return (total.T,)
         total = np.empty(grad.shape, grad.dtype)
-        comm.Allreduce(grad, total)
-        return (total,)
-
-    return Tensor.from_operation(x.data, (x,), backward)
+        comm.Allreduce(grad, total)""",
+)
+def copy_to_group__fortran_or_c_only():
+    """Takes a gradient that is not in Fortran order for C-contiguous."""
 
 
 @loses(5)
-def copy_to_group__order_in_memory(x, comm):
-    """Adds up in the order in memory, which may differ between the ranks."""
-
-    def backward(grad):
+@changes(
+    "        total = np.empty(grad.shape, grad.dtype)\n        comm.Allreduce(np.ascontiguousarray(grad), total)",
+    """
         flat = grad.ravel(order="K")
         total = np.empty_like(flat)
         comm.Allreduce(np.ascontiguousarray(flat), total)
-        if grad.flags.f_contiguous and not grad.flags.c_contiguous:
-            return (total.reshape(grad.shape[::-1]).T,)
-        return (total.reshape(grad.shape),)
-
-    return Tensor.from_operation(x.data, (x,), backward)
+        reverse = grad.flags.f_contiguous and not grad.flags.c_contiguous
+        total = total.reshape(grad.shape[::-1]).T if reverse else total.reshape(grad.shape)""",
+)
+def copy_to_group__order_in_memory():
+    """Adds up in the order in memory, which may differ between the ranks."""
 
 
 @loses(5)
-def copy_to_group__a_buffer_for_each_group(x, comm):
+@changes(
+    "total = np.empty(grad.shape, grad.dtype)",
+    "total = copy_to_group.__dict__.setdefault((comm, grad.shape, grad.dtype.char), np.empty(grad.shape, grad.dtype))",
+)
+def copy_to_group__a_buffer_for_each_group():
     """The next backward in the group changes the gradient."""
 
-    def backward(grad):
-        buffers = copy_to_group.__dict__.setdefault("buffers", {})
-        total = buffers.setdefault((comm, grad.shape, grad.dtype.char), np.empty(grad.shape, grad.dtype))
-        comm.Allreduce(np.ascontiguousarray(grad), total)
-        return (total,)
-
-    return Tensor.from_operation(x.data, (x,), backward)
-
 
 @loses(5)
-def copy_to_group__barrier(x, comm):
+@changes("    return Tensor.from_operation", "    comm.Barrier()\n    return Tensor.from_operation")
+def copy_to_group__barrier():
     """Waits in forward until all are there."""
-    comm.Barrier()
-
-    def backward(grad):
-        total = np.empty(grad.shape, grad.dtype)
-        comm.Allreduce(np.ascontiguousarray(grad), total)
-        return (total,)
-
-    return Tensor.from_operation(x.data, (x,), backward)
 
 
 @loses(3)
-def reduce_from_group__a_buffer_for_each_group(x, comm):
+@changes(
+    "total = np.empty_like(x.data)",
+    "total = reduce_from_group.__dict__.setdefault((comm, x.shape, x.dtype.char), np.empty_like(x.data))",
+)
+def reduce_from_group__a_buffer_for_each_group():
     """The next forward in the group changes the result."""
-    buffers = reduce_from_group.__dict__.setdefault("buffers", {})
-    total = buffers.setdefault((comm, x.shape, x.dtype.char), np.empty_like(x.data))
-    comm.Allreduce(x.data, total)
-    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
 
 
 @loses(3)
-def reduce_from_group__barrier(x, comm):
+@changes("lambda grad: (grad,)", "lambda grad: (comm.Barrier(), (grad,))[1]")
+def reduce_from_group__barrier():
     """Waits in backward until all are there."""
-    total = np.empty_like(x.data)
-    comm.Allreduce(x.data, total)
-
-    def backward(grad):
-        comm.Barrier()
-        return (grad,)
-
-    return Tensor.from_operation(total, (x,), backward)
