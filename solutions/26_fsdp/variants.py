@@ -827,3 +827,110 @@ class FullyShardedDataParallel__sync_is_false_at_first:
 )
 class FlatShard__two_axes_at_most:
     """Forgets the shape of a parameter of three axes, and takes none of no axes."""
+
+
+@loses(5)
+@changes(
+    "        grads = self.flat.join([p.grad for p in self.parameters])\n",
+    """
+        grads = self.whole if self.whole is not None else np.empty(self.flat.length, self.flat.dtype)
+        grads[:] = 0
+        for place, p in zip(self.flat.cut(grads), self.parameters):
+            if p.grad is not None:
+                place[...] = p.grad
+""",
+)
+class FlatShard__gradients_in_whole:
+    """Reduces from the array that the parameters are views of."""
+
+
+@loses(3)
+@changes(
+    """
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+""",
+    """
+        for shard in self.shards if back else self.rest:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+""",
+)
+class FullyShardedDataParallel__leaves_a_started_block:
+    """After a forward without gradients, a block that was started and skipped is still on its way."""
+
+
+@loses(14)
+@changes(
+    """
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+""",
+    """
+        self.now = self.sync
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+""",
+    "        if back and self.sync:\n",
+    "        if back and self.now:\n",
+    "if back and self.sync else []",
+    "if back and self.now else []",
+)
+class FullyShardedDataParallel__sync_of_forward:
+    """Takes `sync` as it was in forward."""
+
+
+@loses(9)
+@changes(
+    """
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+        before = i + 1 if back else i - 1
+        if 0 <= before < len(self.blocks):
+            self.blocks[before].free()
+        if i == (0 if back else len(self.blocks) - 1):
+            self.blocks[i].free()
+        if back and self.sync:
+""",
+)
+class FullyShardedDataParallel__frees_a_block_late:
+    """A block is freed when the next one has run."""
+
+
+@loses(3)
+@changes(
+    """
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+""",
+    """
+        if back and self.sync:
+            for shard in self.rest:
+                shard.reduce()
+            for p in self.module.parameters():
+                p.grad = None
+""",
+)
+class FullyShardedDataParallel__drops_sums:
+    """The sums of a block that a step skips are lost."""
+
+
+@loses(14)
+@changes(
+    """
+        for shard in self.rest:
+            shard.gather()
+""",
+    """
+        self.blocks[0].start()
+        for shard in self.rest:
+            shard.gather()
+""",
+)
+class FullyShardedDataParallel__needs_a_block:
+    """Fails for a model without blocks."""

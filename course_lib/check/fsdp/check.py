@@ -11,7 +11,15 @@ import numpy as np
 
 from course_lib import memory
 from course_lib.check.fsdp.flat_shard import RTOL_BY_DTYPE, begin_measurement, end_measurement
-from course_lib.check.fsdp.on_ranks import call_clip_gradients, fetch_results, run_forward_only, run_micro_batch, run_step, wrap_model
+from course_lib.check.fsdp.on_ranks import (
+    call_clip_gradients,
+    fetch_results,
+    run_forward_only,
+    run_micro_batch,
+    run_skipping,
+    run_step,
+    wrap_model,
+)
 from course_lib.check.fsdp.reference import ReferenceModel, flat_parts
 from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
 from course_lib.cluster.replies import RanksError
@@ -61,6 +69,18 @@ class FsdpCheck(GroupCheck):
                     model.left[i].append(samples[r])
             self._check_forward_only(models, "an output without gradients between two micro-batches")
         self._step(models, count, f"a step of {count} micro-batches that all reduce gradients", syncs=[True] * count)
+        if shared:
+            given = [
+                dict(batches=[self._sample(model) for _ in range(2)], unused=model.shape["unused"])
+                for model in self._model_of_each_rank(models)
+            ]
+            for r, (before, after) in enumerate(self.ranks.call(run_skipping, given, show=self.show)):
+                if all(old is None for old in before):
+                    self.fail(f"with sync False, gradients do not add up in p.grad on rank {r}", "sums that are kept elsewhere")
+                for old, new in zip(before, after, strict=True):
+                    if old is not None and (new is None or not np.array_equal(old, new)):
+                        said = f"a p.grad of a block on rank {r} is lost in a micro-batch that skips this block, with sync True"
+                        self.fail(said, "gradients that are set to None although they have not been reduced")
         return self
 
     def exchanges(self, size: int = 4, dtype: type = np.float64, *, blocks: int = 5, shared: bool = False) -> FsdpCheck:
@@ -151,15 +171,19 @@ class FsdpCheck(GroupCheck):
     def _shape(self, blocks: int, shared: bool, unused: bool) -> dict:
         """Shape of an `FsdpTestModel` whose blocks differ in size; a block that may be skipped keeps its input's width."""
         used = blocks - unused
-        dims = self.sizes(used + 1, 2, 10)
+        dims, at = self.sizes(used + 1, 2, 10), self.sizes(1, 0, blocks)[0] if unused else -1
+        at_end = at in (0, blocks - 1)
+        if at_end:  # the first and the last have one weight, so both are square
+            side, *others = self.sizes(blocks - 2, 2, 10)
+            dims = [side, side, *others, side, side]
         if shared:
             dims[-2:] = dims[:2]  # so that the last block can have the first one's weight
         made, shape = list(pairwise(dims)), {"inner": [int(self.random.integers(0, blocks))]}
         if shared:
             shape |= {"tied": True, "scale": True, "spare": [int(self.random.integers(0, blocks))]}
         if unused:
-            at = int(self.random.integers(1, used))
-            made.insert(at, (dims[at], dims[at]))
+            if not at_end:
+                made.insert(at, (dims[at], dims[at]))
             shape["unused"] = [at]
         return shape | {"layers": made}
 
@@ -205,8 +229,8 @@ class FsdpCheck(GroupCheck):
                     f"in {when}, block {block} runs in {way} on rank {r} when the next one's gather is already complete, not in flight",
                     cause,
                 )
-            if here > 2:
-                said = f"in {when}, {here} blocks are whole on rank {r} when block {block} runs in {way}"
+            if others := set(here) - {block, block + (-1 if back else 1)}:
+                said = f"in {when}, block {min(others)} is whole on rank {r} when block {block} runs in {way}"
                 self.fail(said, "blocks that are freed too late")
 
     def _require_freed(self, here: int, r: int, when: str) -> None:
@@ -223,11 +247,14 @@ class FsdpCheck(GroupCheck):
             for m, meets in zip(self._model_of_each_rank(models), gates.meets, strict=True)
         ]
         found = self._call(run_forward_only, given, gates=gates.passes)
-        for r, (model, asked, (out, here, notes)) in enumerate(zip(self._model_of_each_rank(models), given, found, strict=True)):
+        for r, (model, asked, (out, here, notes, left)) in enumerate(zip(self._model_of_each_rank(models), given, found, strict=True)):
             want = model.look(asked["x"], gates.numbers[r])
             cause = "a block that runs with parameters of an earlier step, or of another block"
             self.array(out, want, name=what, rank=r, rtol=RTOL_BY_DTYPE[want.dtype], scale=_magnitude(want), cause=cause)
             self._require_freed(here, r, what)
+            if left > 0:
+                cause = "a block that was started but not used, which `end` must free"
+                self.fail(f"after {what}, {left} gathers are in flight on rank {r}", cause)
             self._check_gate_notes(notes, model, r, "a forward without gradients")
             self.sent(self.ranks.traffic[r], model.wire() + 64 + gates.tokens[r], name=what, rank=r, cause="a block that is gathered twice")
         for _, model in models if dropped else []:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from course_lib import memory
-from course_lib.autograd import SGD, Tensor, no_grad
+from course_lib.autograd import SGD, Linear, Tensor, no_grad
 from course_lib.check.fsdp.reference import FsdpTestModel, momentum_of
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
@@ -24,7 +24,7 @@ def wrap_model(values, shape, dtype, place, gated, lead):
     notes, meets, switched = [], [], []
 
     def gate():
-        notes.append((operations.progress_state.open_requests, sum(all(p.data.size for p in own) for _, own in blocks)))
+        notes.append((operations.progress_state.open_requests, [i for i, (_, own) in enumerate(blocks) if all(p.data.size for p in own)]))
         number, theirs, others = np.array([traffic_gates.pass_gate()]), np.ones(1), between.Get_size()
         if meets.pop(0):
             if place[1] == lead:
@@ -39,6 +39,8 @@ def wrap_model(values, shape, dtype, place, gated, lead):
     for p, value in zip(model.parameters(), values, strict=True):
         p.data = value.copy()
     between = everyone.Split(color=place[0], key=place[1])
+    if not gated:  # a model without blocks is all rest
+        FullyShardedDataParallel(Linear(2, 2, dtype=np.dtype(dtype)), between)(Tensor(np.ones((1, 2), dtype))).sum().backward()
     wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
     get_ipython().user_ns["trial"] = wrapped, SGD(wrapped.parameters(), 0.1, momentum_of(shape)), model, (notes, meets, switched)
 
@@ -47,11 +49,11 @@ def run_micro_batch(x, target, sync):
     """Run a micro-batch forward and backward: the output, the input's gradient, and the number of whole parameters then."""
     trial = student("trial")
     wrapped, _, model, (*_, switched) = trial
-    if switched or not sync:  # it is True at first
-        wrapped.sync = sync
-        switched.append(sync)
     given = Tensor(x, requires_grad=True)
     out = wrapped(given)
+    if switched or not sync:  # it is True at first; only backward may look at it
+        wrapped.sync = sync
+        switched.append(sync)
     if not isinstance(out, Tensor):
         raise TypeError(f"FullyShardedDataParallel.forward must return the module's output, a Tensor; got {out!r}.")
     (out * target).sum().backward()
@@ -91,10 +93,24 @@ def run_forward_only(x, dropped, meets):
         out = wrapped(Tensor(x)).data
         for p in wrapped.parameters():
             p.data *= p.dtype.type(0.5)
-        return out, 0, []
+        return out, 0, [], 0
     with no_grad():
         out = wrapped(Tensor(x)).data
-    return out, sum(p.data.size > 0 for p in model.parameters()), [(open_now - before, here) for open_now, here in notes]
+    left = operations.progress_state.open_requests - before
+    return out, sum(p.data.size > 0 for p in model.parameters()), [(open_now - before, here) for open_now, here in notes], left
+
+
+def run_skipping(batches, unused):
+    """A micro-batch of all blocks without `sync`, and one with it that skips some: p.grad of the skipped ones, before and after."""
+    trial = student("trial")
+    _, _, model, _ = trial
+    own = [p for i, (_, own) in enumerate(units(model)[0]) if i in unused for p in own]
+    found = []
+    for (x, target), sync in zip(batches, (False, True), strict=True):
+        model.unused = unused if sync else []
+        run_micro_batch(x, target, sync)
+        found.append([None if p.grad is None else p.grad.copy() for p in own])
+    return found
 
 
 def call_clip_gradients(grads, most, norm):
