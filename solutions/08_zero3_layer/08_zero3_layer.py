@@ -298,6 +298,8 @@ for size in range(1, 9):
     for dtype in (np.float32, np.float64):
         in_dim, out_dim, batch = check.sizes(3, 4, 12)
         check.steps(size, (in_dim, out_dim), batch, dtype, only_forward=True)
+check.steps(4, (5, 1), 3, np.float32, only_forward=True)
+check.steps(3, (5, 4), 1, np.float64, only_forward=True)
 ### END HIDDEN TESTS
 
 # %% Test: backward, several steps tags=["test"] points=6

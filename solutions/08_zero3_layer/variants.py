@@ -306,3 +306,25 @@ class ZeroDPStage3FCLayer__first_input(ZeroDPStage3FCLayer):
         out = super().forward(x)
         self.x = self.x if first is None else first
         return out
+
+
+@loses(4)
+class ZeroDPStage3FCLayer__squeezed(ZeroDPStage3FCLayer):
+    """Drops axes of length one."""
+
+    def forward(self, x):
+        return np.squeeze(super().forward(x))
+
+
+@loses(15)
+class ZeroDPStage3FCLayer__input_under_another_name(ZeroDPStage3FCLayer):
+    """Keeps the input, but not in `x`."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        self.input, self.x = x, None
+        return out
+
+    def backward(self, output_grad):
+        self.x, self.input = self.input, None
+        return super().backward(output_grad)

@@ -51,7 +51,10 @@ def forward(x, more_w=0, more_b=0):
         return None
     layer.w_shard += more_w
     layer.b_shard += more_b
-    return layer.forward(x)
+    out = layer.forward(x)
+    if not isinstance(layer.x, np.ndarray) or not np.array_equal(layer.x, x):
+        raise ValueError("forward must keep its input in self.x, for backward.")
+    return out
 
 
 def backward(grad, lr):
