@@ -88,13 +88,12 @@ def backward(grad, beside, layout):
     return given.grad, grad, given.data
 
 
-def go_alone(operator, x, grad, place, forth, first):
-    """Have the first rank of each group go the way that sends nothing, forward (`forth`) or backward, without the others."""
-    given, comm = Tensor(x, requires_grad=True), group_of(place)
-    if first or not forth:
-        out = call_operator(operator, given, comm)
-        if first and not forth:
-            out.backward(grad)
+def backward_alone(grad, first):
+    """Run backward on the first rank of each group, without the others."""
+    trial = student("trial")
+    _, out = trial
+    if first:
+        out.backward(grad)
 
 
 def call_twice(operator, xs, grads, places):
@@ -147,13 +146,7 @@ class OperatorCheck(GroupCheck):
         beside = [self.random.standard_normal(x.shape).astype(dtype) for x in xs]
         calling = groups[:1] if alone else groups
         if _identity in (forth, back) and size > 1:
-            way = "forward" if forth is _identity else "backward"
-            given = [
-                dict(operator=name, x=x, grad=grad, place=p, forth=forth is _identity, first=p[1] == 0)
-                for x, grad, p in zip(xs, grads, self.colors_and_keys(groups), strict=True)
-            ]
-            said = f"{name}, {way}, waits for other ranks, although nothing is needed from them", "an exchange or a barrier"
-            self.call(go_alone, given, explain={"Deadlock": said}, show=self.show)
+            self._go_alone(name, xs, grads, groups, forth is _identity)
         given = [
             dict(operator=name, x=x, place=p, calls=any(r in g for g in calling))
             for r, (x, p) in enumerate(zip(xs, self.colors_and_keys(groups), strict=True))
@@ -180,6 +173,19 @@ class OperatorCheck(GroupCheck):
                 cause = "an in-place collective: others use the same array"
                 self.array(answers[r][1], grads[r], name="the output's gradient, after the call,", rank=r, cause=cause)
                 self.array(answers[r][2], xs[r], name="the input, after backward,", rank=r, cause=cause)
+
+    def _go_alone(self, name: str, xs: list, grads: list, groups: list, in_forward: bool) -> None:
+        """Check that the first rank of each group gets through the way that sends nothing without the others."""
+        places = self.colors_and_keys(groups)
+        first, way = [key == 0 for _, key in places], "forward" if in_forward else "backward"
+        given = [dict(operator=name, x=x, place=p, calls=f or not in_forward) for x, p, f in zip(xs, places, first, strict=True)]
+        said = f"{name}, {way}, waits for other ranks, although nothing is needed from them", "an exchange or a barrier"
+        if in_forward:
+            self.call(forward, given, explain={"Deadlock": said}, show=self.show)
+        else:
+            self.ranks.call(forward, given, show=self.show)
+            alone = [dict(grad=grad, first=f) for grad, f in zip(grads, first, strict=True)]
+            self.call(backward_alone, alone, explain={"Deadlock": said}, show=self.show)
 
     def _several(self, name: str, size: int) -> None:
         """Check three forward calls, in two groups and again in the first, before the first backward."""

@@ -25,7 +25,7 @@ class ReplicasCheck(Check):
         epochs = [list(loader) for _ in range(2)]
         cause = (
             "leftover batches for only some ranks; a count used as an index; blocks instead of every n-th batch; "
-            "a second pass over the loader"
+            "a second pass over the loader, or a loader of its own"
         )
         answers = self.ranks.call(take_batches, dict(size=size, loader=how), show=self.show)
         for r, epoch in ((r, epoch) for r in range(size) for epoch in range(2)):
