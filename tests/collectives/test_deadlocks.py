@@ -173,6 +173,13 @@ def test_a_time_limit_names_the_rank_that_is_late_and_none_that_has_sent_it_mess
     assert not failing(eight, "pass")[0][0]
 
 
+def test_when_graded_an_interrupt_that_the_answer_handles_itself_saves_it_no_points(eight, monkeypatch):
+    monkeypatch.setenv("COURSE_UNATTENDED", "60")
+    source = "import signal\ncame = []\nsignal.signal(signal.SIGINT, lambda *_: came.append(1))\nwhile rank == 3 and not came: pass"
+    errors = [reply["error"] for _, reply in eight.run(source, limit=1.0)]
+    assert errors[3]["name"] == "TimeLimit"
+
+
 @pytest.mark.slow
 def test_slow_is_not_stuck(eight):
     replies = eight.run("if rank == 1:\n    time.sleep(4)\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)")
