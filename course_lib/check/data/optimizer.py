@@ -127,7 +127,10 @@ class OptimizerCheck(Check):
             self.fail("some samples are on two ranks", "a different seed on each rank, or the same part on all")
         lags = range(1, samples // 4 + 1) if size > 1 and part > 6 else ()
         if any(np.mean(owner[lag:] == owner[:-lag]) > 0.85 for lag in lags):
-            self.fail("whose sample it is repeats along the data set", "parts that are cut without shuffling first")
+            self.fail(
+                "the samples are dealt to the ranks in a pattern that repeats along the data set",
+                "parts that are cut without shuffling first",
+            )
 
     def broadcast(self, size: int, root: int) -> None:
         """Check that all of `size` ranks end with the root's parameters."""

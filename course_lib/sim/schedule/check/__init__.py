@@ -84,8 +84,24 @@ class ScheduleCheck(Check):
         """Check that each rank has set the final weights of its layers, `layers(rank)`, and of no others."""
         for model in models:
             if model.final_weights.keys() != set(layers(model.rank)):
-                said = f"layers {wording.spans(model.final_weights)}" if model.final_weights else "none"
-                self.fail(f"rank {model.rank} has set the final weights of {said}, expected layers {wording.spans(layers(model.rank))}")
+                found = f"those of layers {wording.spans(model.final_weights)}" if model.final_weights else "no final weights"
+                self.fail(
+                    f"rank {model.rank} has set {found}, expected those of layers {wording.spans(layers(model.rank))}",
+                    "set_final_weight on one rank for all, or a layer that is left out",
+                )
+
+    def stages(self, models: list, depth: int) -> None:
+        """Check that each rank of a pipeline has its own `depth` layers only, up to their final weights, and the first alone the input."""
+        for model in models:
+            own = set(range(model.rank * depth, (model.rank + 1) * depth))
+            for kind in ("load", "forward", "backward", "update"):
+                used = {row[1] for row in model.rows if row[0] == kind}
+                if used != own:
+                    problem = f"rank {model.rank}: {kind} ran for layers {sorted(used)}, expected {sorted(own)}"
+                    self.fail(problem, "a wrong split, or the wrong order")
+            if model.rank > 0 and any(row[0] == "input" for row in model.rows):
+                self.fail(f"rank {model.rank} loads the input", "only the first rank has it")
+        self.final_weights(models, lambda rank: range(rank * depth, (rank + 1) * depth))
 
     def micro_batches(self, models: list, sizes: Callable[[int], list[int]]) -> None:
         """Check that each rank goes forward with micro-batches of these sizes, `sizes(rank)`, in any order."""
@@ -93,7 +109,7 @@ class ScheduleCheck(Check):
             got = sorted(mask.bit_count() for mask in {row[6] for row in model.rows if row[0] == "forward"})
             if got != sorted(sizes(model.rank)):
                 expected = f": it has {got}, expected {sorted(sizes(model.rank))}" if self.show else ""
-                self.fail(f"rank {model.rank} has micro-batches of other sizes{expected}", "samples split in another way")
+                self.fail(f"rank {model.rank} has micro-batches of the wrong sizes{expected}", "samples that are divided in another way")
 
     def passed(self) -> None:
         """Print that the check passed."""

@@ -14,22 +14,16 @@ class PipelineScheduleCheck(ScheduleCheck):
         """Run a step, and check that each rank does all work of its own layers, with all samples; return its result."""
         result = self.run(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size)
         depth = num_layers // world_size
+        self.stages(result.models, depth)
         for model in result.models:
-            own = set(range(model.rank * depth, (model.rank + 1) * depth))
-            for kind in ("load", "forward", "backward", "update"):
-                used = [row[1] for row in model.rows if row[0] == kind]
-                if set(used) != own:
-                    problem = f"rank {model.rank}: {kind} ran for layers {sorted(set(used))}, expected {sorted(own)}"
-                    self.fail(problem, "a wrong split, or the wrong order")
-                if kind in ("forward", "backward") and len(used) > depth:
-                    self.fail(f"rank {model.rank}: {kind} ran {len(used)} times for its {depth} layers", "a layer that runs again")
-            if model.rank > 0 and any(row[0] == "input" for row in model.rows):
-                self.fail(f"rank {model.rank} loads the input", "only the first rank has it")
+            for kind in ("forward", "backward"):
+                ran = sum(row[0] == kind for row in model.rows)
+                if ran > depth:
+                    self.fail(f"rank {model.rank}: {kind} ran {ran} times for its {depth} layers", "a layer that runs again")
             for event in model.log:
                 if event.kind in ("forward", "backward") and len(event.samples) != global_batch_size:
                     samples = f"only {len(event.samples)} of the {global_batch_size} samples"
                     self.fail(f"rank {model.rank} runs {event.kind} on {samples} at once")
-        self.final_weights(result.models, lambda rank: range(rank * depth, (rank + 1) * depth))
         return result
 
     def step(self, world_size: int, num_layers: int, global_batch_size: int) -> Result:
