@@ -84,7 +84,7 @@ class ScheduleCheck(Check):
         """Check that each rank has set the final weights of its layers, `layers(rank)`, and of no others."""
         for model in models:
             if model.final_weights.keys() != set(layers(model.rank)):
-                found = f"those of layers {wording.spans(model.final_weights)}" if model.final_weights else "no final weights"
+                found = f"the final weights of layers {wording.spans(model.final_weights)}" if model.final_weights else "no final weights"
                 self.fail(
                     f"rank {model.rank} has set {found}, expected those of layers {wording.spans(layers(model.rank))}",
                     "set_final_weight on one rank for all, or a layer that is left out",
