@@ -146,7 +146,11 @@ def keep_freed() -> None:
 
 
 def release_freed_at_once(at_once: bool) -> None:
-    """Choose whether freed arrays are returned to the system at once, so that it sees only what is really held."""
+    """Choose whether freed arrays are returned to the system at once, so that it sees only what is really held.
+
+    Arrays that lie in the heap already stay there, and their space is reused once they are freed: drop them before the call.
+    """
+    gc.collect()
     with suppress(OSError, AttributeError):  # glibc only
         libc = ctypes.CDLL(None)
         libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p

@@ -181,9 +181,11 @@ def test_memory_that_is_given_back_is_not_taken_from_what_was_free():
     many = [np.ones(1 << 17) for _ in range(30)]
     last = np.ones(1000)
     many.clear()
+    garbage = [np.ones(1 << 21)]
+    garbage.append(garbage)  # only the collector frees it
+    del garbage
     memory.release_freed_at_once(True)
     try:
-        gc.collect()
         before = _resident()
         array = np.ones(1 << 20)
         assert _resident() - before > 0.9 * array.nbytes

@@ -118,8 +118,8 @@ def free_large_shard(rows):
 
 def begin_measurement():
     """Drop what earlier tests left, and release freed memory to the system at once."""
-    memory.release_freed_at_once(True)
     get_ipython().user_ns.pop("trial", None)
+    memory.release_freed_at_once(True)
 
 
 def end_measurement():
