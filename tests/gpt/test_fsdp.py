@@ -186,6 +186,7 @@ def test_memory_that_is_given_back_is_not_taken_from_what_was_free():
     del garbage
     memory.release_freed_at_once(True)
     try:
+        gc.collect()
         before = _resident()
         array = np.ones(1 << 20)
         assert _resident() - before > 0.9 * array.nbytes

@@ -24,7 +24,7 @@ def traced(ranks, source, **options):
 
 
 def test_a_straggler_made_by_a_sleep_is_named(eight):
-    asleep = patient(0.05)
+    asleep = patient(0.1)
     found = traced(eight, f"for i in range(4):\n    time.sleep({asleep} if rank == 3 else 0)\n    comm.Barrier()")
     straggler, waited = found.straggler()
     assert straggler == 3 and waited > 3 * 4 * asleep
@@ -34,7 +34,7 @@ def test_a_straggler_made_by_a_sleep_is_named(eight):
 
 
 def test_a_straggler_among_senders_is_named(eight):
-    found = traced(eight, f"if rank == 5:\n    time.sleep({patient(0.1)})\ncomm.Sendrecv(np.ones(4), (rank + 1) % 8, 0, np.empty(4), (rank - 1) % 8)")
+    found = traced(eight, f"if rank == 5:\n    time.sleep({patient(0.3)})\ncomm.Sendrecv(np.ones(4), (rank + 1) % 8, 0, np.empty(4), (rank - 1) % 8)")
     assert max(found.summaries()[6].waited_for.items(), key=lambda item: item[1])[0] == 5
     assert len(found.arrows()) == 8 and {(a.source, a.dest, a.nbytes) for a in found.arrows()} == {(r, (r + 1) % 8, 32) for r in range(8)}
     assert all(a.received >= a.sent for a in found.arrows())
