@@ -16,7 +16,7 @@ from course_lib.gpt.model import Sizes, layers
 
 SHARDED = {"qkv": 1, "up": 1, "out": 0, "down": 0}  # the dimension along which a block's matrix is split over the ranks
 
-FEW_ROWS = 12
+FEW_ROWS = 32
 UNCOPIED_MULTIPLICATIONS = 1_000_000
 
 Weights = dict[str, np.ndarray]
