@@ -34,7 +34,8 @@ def test_a_straggler_made_by_a_sleep_is_named(eight):
 
 
 def test_a_straggler_among_senders_is_named(eight):
-    found = traced(eight, f"if rank == 5:\n    time.sleep({patient(0.3)})\ncomm.Sendrecv(np.ones(4), (rank + 1) % 8, 0, np.empty(4), (rank - 1) % 8)")
+    late = f"if rank == 5:\n    time.sleep({patient(0.3)})\n"
+    found = traced(eight, late + "comm.Sendrecv(np.ones(4), (rank + 1) % 8, 0, np.empty(4), (rank - 1) % 8)")
     assert max(found.summaries()[6].waited_for.items(), key=lambda item: item[1])[0] == 5
     assert len(found.arrows()) == 8 and {(a.source, a.dest, a.nbytes) for a in found.arrows()} == {(r, (r + 1) % 8, 32) for r in range(8)}
     assert all(a.received >= a.sent for a in found.arrows())
