@@ -1,10 +1,11 @@
-"""Part 33: the planted faults are what they claim to be, and the six runs have the bugs that the text tells of."""
+"""Part 33: the planted faults are what they claim to be, and the six runs have the bugs that the text describes."""
 
 import numpy as np
 import pytest
 
 from course_lib.check.silent_bug import check, model
 from course_lib.check.silent_bug.close_pairs import draw_pairs
+from course_lib.check.silent_bug.faults import DISTORTIONS
 from course_lib.gpt import silent_bugs
 from course_lib.gpt.silent_bugs import DTYPES, Finding, epsilon, rounded
 from course_lib.mesh import Mesh
@@ -75,6 +76,15 @@ def test_a_finding_of_nothing_or_of_anything_is_wrong():
     for what in ("kinds", "others", "roundings"):
         getattr(Guess(what, None), what)()
     assert seen == [{True, False}] * 3
+
+
+@pytest.mark.parametrize("name", DISTORTIONS)
+def test_a_distortion_changes_an_array_whatever_is_drawn(name):
+    for seed in range(5000):
+        random = np.random.default_rng(seed)
+        array = random.standard_normal(24)  # of the smallest parameter
+        changed = DISTORTIONS[name](array, random)
+        assert not (np.abs(changed - array) <= (1e-4 if name == "16 bits" else 0.1) * np.abs(array).max()).all()
 
 
 def test_pairs_of_each_format_have_both_answers_and_the_solution_knows_them():

@@ -224,8 +224,10 @@ def _other(drawing: Drawing, at: int, fault: Fault, right: list[np.ndarray]) -> 
 
 
 def _noise(g: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    some = random.random(g.shape) < 0.25
-    return np.where(some, 2 * random.standard_normal(g.shape) * np.abs(g).max(), g)
+    flat = g.ravel().copy()
+    some = random.choice(flat.size, flat.size // 4, replace=False)
+    flat[some] += random.choice([-1, 1], some.size) * random.uniform(1, 3, some.size) * np.abs(g).max()
+    return flat.reshape(g.shape)
 
 
 def _half_zero(g: np.ndarray, random: np.random.Generator) -> np.ndarray:
