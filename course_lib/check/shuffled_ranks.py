@@ -1,11 +1,18 @@
 """Groups whose ranks are not in order: a check refers to places 0 to 3, and any rank may have any place.
 
-So an answer that uses a world rank as a group rank is right only by chance.
+In each order, no pair of places is a pair of the usual order, and one of them is in descending order: an answer that uses a world rank as a
+group rank is wrong in each call with groups of two, and in each with a group of four.
 """
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
+
+ORDERS = [
+    order for order in permutations(range(4)) if set(order[:2]) not in ({0, 1}, {2, 3}) and (order[0] > order[1] or order[2] > order[3])
+]
 
 
 class ShuffledRanks:
@@ -35,7 +42,7 @@ class ShuffledRanks:
         `same_order`: keep the places of the previous call, from which the ranks have kept something.
         """
         if not same_order and not self._keep_order:
-            self._order = self._random.permutation(4).tolist()
+            self._order = list(ORDERS[self._random.integers(len(ORDERS))])
         order = self._order
         given: list = [None] * 4
         for me, r in enumerate(order):

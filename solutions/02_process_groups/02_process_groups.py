@@ -216,7 +216,7 @@ for size in (8, 6, 4):
 # %% Test: the part of a layer tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
 check = ProcessGroupsCheck("get_info", ranks, show=False)
-for grid in grids(8):
+for grid in (*grids(8), *grids(6)):
     check.layers(grid)
 ### END HIDDEN TESTS
 

@@ -298,13 +298,13 @@ saving.save(ranks, "naive_collect_forward_input", "naive_collect_forward_output"
 # %% Test: the collected input tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
 function = "naive_collect_forward_input"
-check = ForwardCheck(function, ranks, show=False).gathered(function, 1, 2, 4)
+check = ForwardCheck(function, ranks, show=False).gathered(function, 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the collected output tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
 function = "naive_collect_forward_output"
-check = ForwardCheck(function, ranks, show=False).gathered(function, 1, 2, 4)
+check = ForwardCheck(function, ranks, show=False).gathered(function, 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the whole layer tags=["test"] points=3

@@ -245,7 +245,7 @@ check = ForwardCheck(function, ranks, show=False).own_columns(function, 1, 2, 4)
 # %% Test: the output tags=["test"] points=7
 ### BEGIN HIDDEN TESTS
 function = "megatron_collect_forward_output"
-check = ForwardCheck(function, ranks, show=False).summed(function, 1, 2, 4)
+check = ForwardCheck(function, ranks, show=False).summed(function, 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the whole layer tags=["test"] points=3

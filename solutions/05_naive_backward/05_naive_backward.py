@@ -272,7 +272,7 @@ check = BackwardCheck(function, ranks, show=False).sliced(function, 1, 2, 4)
 # %% Test: the gradient of the input tags=["test"] points=10
 ### BEGIN HIDDEN TESTS
 function = "naive_collect_backward_x"
-check = BackwardCheck(function, ranks, show=False).scattered(function, 1, 2, 4)
+check = BackwardCheck(function, ranks, show=False).scattered(function, 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the whole layer tags=["test"] points=4

@@ -9,8 +9,10 @@ from course_lib.engine.namespace import student
 ANSWER = "mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim"
 
 
-def reach_groups(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_dim=8, out_dim=8):
+def reach_groups(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_dim=8, out_dim=8, place=None):
     """Call `get_info` on the first `size` ranks, and exchange this rank's `secret` in both of its groups.
+
+    The ranks have the order of their `place`, if it is given.
 
     What counts is whom a group really reaches, so each group is returned as the secrets of its members. Ranks that this grid does not need
     return None; an answer without six values is returned as it is.
@@ -18,7 +20,7 @@ def reach_groups(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=Fal
     from course_lib.collectives import Communicator
 
     everyone = Communicator()
-    me = everyone.Get_rank()
+    me = everyone.Get_rank() if place is None else place
     part = everyone.Split(color=int(me >= size), key=me)
     if me >= size:
         return None

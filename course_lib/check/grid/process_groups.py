@@ -58,14 +58,18 @@ class ProcessGroupsCheck(Check):
     def layers(self, grid: Mesh) -> None:
         """Check the part of the weight, for the four kinds of layers and drawn dimensions."""
         for is_fc1, is_megatron_mp in itertools.product((True, False), repeat=2):
-            in_dim, out_dim = (grid.mp * int(d) for d in self.random.permutation(np.arange(2, 40))[:2])
-            layer = dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=in_dim, out_dim=out_dim)
-            self._parts(grid, self._answers(grid.size, grid, [0] * 8, layer), layer)
+            one, two, three = (grid.mp * int(d) for d in self.random.permutation(np.arange(2, 40))[:3])
+            for in_dim, out_dim in ((one, two), (one, three), (three, two)):
+                layer = dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=in_dim, out_dim=out_dim)
+                self._parts(grid, self._answers(grid.size, grid, [0] * 8, layer), layer)
 
     def _answers(self, size: int, grid: Mesh, secrets: list[int], layer: dict, shown: bool = False) -> list[tuple]:
         self.case = f"mp_size {grid.mp}, dp_size {grid.dp}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
         asked = dict(size=size, mp_size=grid.mp, dp_size=grid.dp) | layer
-        found = self.ranks.call(reach_groups, [asked | {"secret": secret} for secret in secrets], show=shown)
+        order = list(range(8)) if self.show else self.random.permutation(8).tolist()  # hidden: any rank may have any place
+        given = {r: asked | {"secret": secrets[place], "place": place} for place, r in enumerate(order)}
+        replies = self.ranks.call(reach_groups, [given[r] for r in range(8)], show=shown)
+        found = [replies[r] for r in order]
         return [self.tuple(answer, 6, name="get_info", rank=r) for r, answer in enumerate(found[:size])]
 
     def _place(self, grid: Mesh, answers: list[tuple], causes: dict[str, str]) -> None:

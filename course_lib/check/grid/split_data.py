@@ -9,6 +9,7 @@ from course_lib.mesh import Mesh
 
 VISIBLE_CAUSE = "rank or rank % mp_size used as the number of the rank's copy of the model"
 GRID_CAUSE = "ranks of the same model parallel group that get different samples, or samples in another order"
+OTHER_SHAPES = (((3, 2), (10,)), ((), (10,)), ((2, 3, 2), ()), ((6,), (2, 3)))  # of one sample and of its label
 SIZES_CAUSE = "a size or dtype that is hard-coded in the function instead of taken from its arguments"
 
 
@@ -29,18 +30,21 @@ class SplitDataCheck(Check):
         """Check a drawn table of samples; another dtype is no mistake here (`images` checks it)."""
         n, width = grid.dp * self.sizes(1, 2, 6)[0], self.sizes(1, 1, 5)[0]
         self.case = f"mp_size {grid.mp}, dp_size {grid.dp}, {n} samples"
-        self._compare(grid, self.random.random((n, width)), self.random.permutation(n), GRID_CAUSE, dtype=False)
+        for _ in range(2):  # the second time, other samples: an answer may keep those of the first
+            self._compare(grid, self.random.random((n, width)), self.random.permutation(n), GRID_CAUSE, dtype=False)
 
     def images(self, *several: Mesh) -> None:
         """Check drawn images on several grids, each with another dtype."""
         # each dtype once, so that none is missed by chance
         dtypes = self.random.permutation([np.float32, np.float64, np.uint8, np.int32])
+        shapes = [OTHER_SHAPES[i] for i in self.random.permutation(len(OTHER_SHAPES))]
         for grid, dtype in zip(several, dtypes, strict=True):
-            n = grid.dp * self.sizes(1, 2, 6)[0]
-            x = self.random.permutation(n * 6).reshape(n, 3, 2).astype(dtype)
-            y = self.random.permutation(n * 10).reshape(n, 10).astype(np.int16)
-            self.case = f"mp_size {grid.mp}, dp_size {grid.dp}, images of shape {x.shape} and {x.dtype}"
-            self._compare(grid, x, y, SIZES_CAUSE)
+            for each, (image, label) in ((1, shapes[0]), (self.sizes(1, 2, 6)[0], shapes.pop())):
+                n = grid.dp * each
+                x = self.random.permutation(n * int(np.prod(image))).reshape(n, *image).astype(dtype)
+                y = self.random.permutation(n * int(np.prod(label))).reshape(n, *label).astype(np.int16)
+                self.case = f"mp_size {grid.mp}, dp_size {grid.dp}, samples of shape {x.shape} and {x.dtype}, labels of shape {y.shape}"
+                self._compare(grid, x, y, SIZES_CAUSE)
 
     def _compare(self, grid: Mesh, x: np.ndarray, y: np.ndarray, cause: str, dtype: bool = True, known: bool = False) -> None:
         """Compare what `split_data` returns for every rank of the grid, eight at a time, with the block of its row."""

@@ -18,28 +18,33 @@ class BackwardCheck(LayerCheck):
         """Check a function that takes the columns of an index, which is not the rank's own."""
         for size in sizes:
             for dtype in self.dtypes():
-                batch, width = (3, 8 // size) if self.show else self.sizes(2, 2, 9)
-                self.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
-                whole, indices = self.draw(batch, size * width, dtype=dtype), [(r + 1) % size for r in range(4)]
-                given = [dict(function=function, array=whole, index=i, size=size) for i in indices]
-                parts = np.split(whole, size, axis=1)
-                known = {f"the columns for index {i}": part for i, part in enumerate(parts)}
-                for r, (got, after) in enumerate(self.ranks.call(on_ranks.collect_for_index, given, show=self.show)):
-                    how = dict(name=f"{OUTPUT} (mp_group_idx={indices[r]})", rank=r)
-                    cause = "rows instead of columns, or a slice that starts in the wrong place"
-                    self.unchanged(after, whole, r)
-                    self.array(got, parts[indices[r]], cause=cause, contiguous=True, instead=known, **how)
-                    self.sent(self.ranks.traffic[r], 0, cause="every rank already has the whole gradient", **how)
+                for batch, width in [(3, 8 // size)] if self.show else self.shapes(2, 9):
+                    self.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
+                    self._sliced(function, self.draw(batch, size * width, dtype=dtype), size)
+        self.kept(function, 2, by_index=True)
         return self
+
+    def _sliced(self, function: str, whole: np.ndarray, size: int) -> None:
+        indices, parts = [(r + 1) % size for r in range(4)], np.split(whole, size, axis=1)
+        given = [dict(function=function, array=whole, index=i, size=size) for i in indices]
+        known = {f"the columns for index {i}": part for i, part in enumerate(parts)}
+        for r, (got, after) in enumerate(self.ranks.call(on_ranks.collect_for_index, given, show=self.show)):
+            how = dict(name=f"{OUTPUT} (mp_group_idx={indices[r]})", rank=r)
+            cause = "rows instead of columns, or a slice that starts in the wrong place"
+            self.unchanged(after, whole, r)
+            self.array(got, parts[indices[r]], cause=cause, contiguous=True, instead=known, **how)
+            self.silent(how["name"], r, "every rank already has the whole gradient")
+            self.requests_completed(self.ranks.unended[r], r)
 
     def scattered(self, function: str, *sizes: int) -> BackwardCheck:
         """Check a function that leaves each rank with its columns of the sum over its group."""
         for size in sizes:
             for dtype in self.dtypes():
-                batch, width = (3, 8 // size) if self.show else self.sizes(2, 2, 9)
-                self.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {np.dtype(dtype)}"
-                terms = [self.draw(batch, size * width, dtype=dtype) * (dtype(100) ** r if self.show else dtype(1)) for r in range(4)]
-                self._scattered(function, terms, size)
+                for batch, width in [(3, 8 // size)] if self.show else self.shapes(2, 9):
+                    self.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {np.dtype(dtype)}"
+                    terms = [self.draw(batch, size * width, dtype=dtype) * (dtype(100) ** r if self.show else dtype(1)) for r in range(4)]
+                    self._scattered(function, terms, size)
+        self.kept(function, 2)
         return self
 
     def _scattered(self, function: str, terms: list[np.ndarray], size: int) -> None:
@@ -47,13 +52,16 @@ class BackwardCheck(LayerCheck):
         rtol, how = 1e-5 if terms[0].dtype == np.float32 else 1e-12, dict(name=INPUT)
         cause = "the blocks that MPI cuts are not columns, a block is not transposed back afterwards, or the sum is not over the group"
         for r, (got, given) in enumerate(answers):
-            parts = np.split(sum(terms[r // size * size :][:size]), size, axis=1)
+            group = terms[r // size * size :][:size]
+            n, scale = len(group), float(np.abs(group).max())
+            parts = np.split(sum(group), n, axis=1)
             known = {f"the columns of rank {i} of the group": part for i, part in enumerate(parts)}
-            known["the columns of this rank's own term of the sum"] = np.split(terms[r], size, axis=1)[r % size]
+            known["the columns of this rank's own term of the sum"] = np.split(terms[r], n, axis=1)[r % size]
             self.unchanged(given, terms[r], r)
-            self.array(got, parts[r % size], rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known, **how)
-            needed = wire_bytes("Reduce_scatter", size, terms[r].nbytes)
+            self.array(got, parts[r % size], rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known, **how)
+            needed = wire_bytes("Reduce_scatter", n, terms[r].nbytes)
             self.sent(self.ranks.traffic[r], needed, rank=r, cause="one reduce-scatter is enough", **how)
+            self.requests_completed(self.ranks.unended[r], r)
 
     def same_output(self, function: str, *sizes: int) -> BackwardCheck:
         """Check part 06's gradient of the partial output: all ranks of a group are given the same array, and need all of it."""
@@ -68,19 +76,26 @@ class BackwardCheck(LayerCheck):
     def _same(self, function: str, name: str, cause: str, columns: str, sizes: tuple[int, ...]) -> BackwardCheck:
         for size in sizes:
             for dtype in self.dtypes():
-                batch, width = (3, 4 // size) if self.show else self.sizes(2, 2, 9)
-                self.case = f"mp_size {size}, a batch of {batch}, {size * width} {columns}, {np.dtype(dtype)}"
-                arrays = self.draw(4, batch, size * width, dtype=dtype)
-                call, more = on_ranks.collect, [{}] * 4
-                if name == OUTPUT:
-                    arrays = [arrays[r // size] for r in range(4)]  # replicated over the group
-                    call, more = on_ranks.collect_for_index, [dict(index=r % size) for r in range(4)]
-                given = [dict(function=function, array=arrays[r], size=size) | more[r] for r in range(4)]
-                for r, (got, after) in enumerate(self.ranks.call(call, given, show=self.show)):
-                    self.unchanged(after, arrays[r], r)
-                    self.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
-                    self.sent(self.ranks.traffic[r], 0, name=name, rank=r, cause="compare what a rank has with what it needs")
+                for batch, width in [(3, 4 // size)] if self.show else self.shapes(2, 9):
+                    width *= size if width > 1 or name == OUTPUT else 1
+                    self.case = f"mp_size {size}, a batch of {batch}, {width} {columns}, {np.dtype(dtype)}"
+                    self._unmoved(function, name, cause, self.draw(4, batch, width, dtype=dtype), size)
+        self.kept(function, 2, by_index=name == OUTPUT)
         return self
+
+    def _unmoved(self, function: str, name: str, cause: str, arrays: np.ndarray, size: int) -> None:
+        if not self.show and arrays.dtype.kind == "f":
+            arrays[:, 0, 0] = np.inf  # passed on as it is
+        call, more = on_ranks.collect, [{}] * 4
+        if name == OUTPUT:
+            arrays = [arrays[r // size] for r in range(4)]  # replicated over the group
+            call, more = on_ranks.collect_for_index, [dict(index=r % size) for r in range(4)]
+        given = [dict(function=function, array=arrays[r], size=size) | more[r] for r in range(4)]
+        for r, (got, after) in enumerate(self.ranks.call(call, given, show=self.show)):
+            self.unchanged(after, arrays[r], r)
+            self.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
+            self.silent(name, r, "compare what a rank has with what it needs")
+            self.requests_completed(self.ranks.unended[r], r)
 
     def layer(self, style: str, *sizes: int) -> BackwardCheck:
         """Compare the gradient of a layer's input with the unsharded product; `style` is "naive" or "megatron"."""

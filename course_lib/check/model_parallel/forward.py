@@ -6,10 +6,12 @@ import numpy as np
 
 from course_lib.check import Check
 from course_lib.check.model_parallel import on_ranks
+from course_lib.check.shuffled_ranks import ShuffledRanks
 from course_lib.traffic import wire_bytes
 
 CHANGED = "an in-place operation, or swapped buffers"
 DTYPES = (np.float32, np.float64)
+AGAIN = "a buffer that is used again: each call must return an array of its own, or its argument"
 
 
 class LayerCheck(Check):
@@ -20,17 +22,38 @@ class LayerCheck(Check):
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
-        self.ranks = ranks
+        self.ranks = ShuffledRanks(ranks, self.random, keep_order=show)
 
     def dtypes(self) -> tuple[type, ...]:
         """Return the dtypes to check."""
-        return DTYPES[:1] if self.show else DTYPES
+        return DTYPES[:1] if self.show else (*DTYPES, np.int32)
+
+    def shapes(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Draw a batch and a width; then a batch of one, and a single column."""
+        batch, width = self.sizes(2, low, high)
+        return [(batch, width), (1, width), (batch, 1)]
 
     def draw(self, *shape: int, dtype: type = np.float64) -> np.ndarray:
         """Draw an array; for a visible check, numbers that count up."""
         if self.show:
             return np.arange(np.prod(shape), dtype=dtype).reshape(shape)
-        return self.random.standard_normal(shape).astype(dtype)
+        return (self.random.standard_normal(shape) * (100 if np.dtype(dtype).kind == "i" else 1)).astype(dtype)
+
+    def kept(self, function: str, size: int, by_index: bool = False) -> None:
+        """Check that a result is the same after another call (a hidden check)."""
+        if self.show:
+            return
+        batch, width = self.sizes(2, 2, 9)
+        self.case = f"two calls with mp_size {size}, arrays of shape {(batch, size * width)}"
+        more = [dict(index=r % size) for r in range(4)] if by_index else [{}] * 4
+        given = [dict(function=function, array=array, size=size) | more[r] for r, array in enumerate(self.draw(4, batch, size * width))]
+        for r, (before, after) in enumerate(self.ranks.call(on_ranks.twice, given)):
+            self.array(after, before, name="the first result, after the second call,", rank=r, cause=AGAIN)
+
+    def silent(self, name: str, rank: int, cause: str) -> None:
+        """Check that a rank has called no collective and sent no message, not even an empty one."""
+        if calls := sorted({operation for operation, *_ in self.ranks.traffic[rank]}):
+            self.fail(f"{name} on rank {rank} calls {', '.join(calls)}; no exchange is needed", cause)
 
     def unchanged(self, given: object, before: np.ndarray, rank: int) -> None:
         """Check that the function has not modified its argument."""
@@ -44,43 +67,50 @@ class ForwardCheck(LayerCheck):
         """Check a function that collects the columns of all ranks of a group, in groups of these sizes."""
         for size in sizes:
             for dtype in self.dtypes():
-                batch, width = (3, 8 // size) if self.show else self.sizes(2, 2, 9)
-                self.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
-                self._gathered(function, self.draw(4 // size, batch, size * width, dtype=dtype), size)
+                for batch, width in [(3, 8 // size)] if self.show else self.shapes(2, 9):
+                    self.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
+                    self._gathered(function, self.draw(-(-4 // size), batch, size * width, dtype=dtype), size)
+        self.kept(function, 2)
         return self
 
     def _gathered(self, function: str, whole: np.ndarray, size: int) -> None:
-        """Split `whole`, of shape (groups, batch, columns), among the ranks of each group, and expect all of it back."""
+        """Split `whole`, of shape (groups, batch, columns), among the ranks of each group, and expect all that the group has back."""
         parts = [np.ascontiguousarray(np.split(whole[r // size], size, axis=1)[r % size]) for r in range(4)]
         answers = self.ranks.call(on_ranks.collect, [dict(function=function, array=p, size=size) for p in parts], show=self.show)
         name = f"the result of {function}"
         for r, (got, given) in enumerate(answers):
             group = parts[r // size * size :][:size]
+            want = np.concatenate(group, axis=1)
             known = {
-                "the parts as MPI delivers them, one after the other": np.ravel(group).reshape(whole[0].shape),
+                "the parts as MPI delivers them, one after the other": np.ravel(group).reshape(want.shape),
                 "only this rank's own part": parts[r],
                 "the parts stacked on top of each other": np.concatenate(group),
             }
             cause = "parts stacked on top of each other, or in the wrong order"
             self.unchanged(given, parts[r], r)
-            self.array(got, whole[r // size], name=name, rank=r, cause=cause, contiguous=True, instead=known)
-            needed = wire_bytes("Allgather", size, whole[0].nbytes)
+            self.array(got, want, name=name, rank=r, cause=cause, contiguous=True, instead=known)
+            needed = wire_bytes("Allgather", len(group), want.nbytes)
             self.sent(self.ranks.traffic[r], needed, name=name, rank=r, cause="one all-gather of the parts is enough")
+            self.requests_completed(self.ranks.unended[r], r)
 
     def own_columns(self, function: str, *sizes: int) -> ForwardCheck:
         """Check a function whose rank already has the input that its rows of the weight need."""
         for size in sizes:
             for dtype in self.dtypes():
-                batch, width = (3, 4) if self.show else self.sizes(2, 2, 9)
-                self.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
-                parts = list(self.draw(4, batch, width, dtype=dtype))
-                given = [dict(function=function, array=part, size=size) for part in parts]
-                for r, (got, after) in enumerate(self.ranks.call(on_ranks.collect, given, show=self.show)):
-                    cause = "other columns than those of this rank's rows"
-                    self.unchanged(after, parts[r], r)
-                    self.array(got, parts[r], name="the input of fc2", rank=r, cause=cause, contiguous=True)
-                    self.sent(self.ranks.traffic[r], 0, name="the input of fc2", rank=r, cause="compare what a rank has with what it needs")
+                for batch, width in [(3, 4)] if self.show else self.shapes(2, 9):
+                    self.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
+                    self._own_columns(function, list(self.draw(4, batch, width, dtype=dtype)), size)
+        self.kept(function, 2)
         return self
+
+    def _own_columns(self, function: str, parts: list[np.ndarray], size: int) -> None:
+        given = [dict(function=function, array=part, size=size) for part in parts]
+        for r, (got, after) in enumerate(self.ranks.call(on_ranks.collect, given, show=self.show)):
+            how = dict(name="the input of fc2", rank=r)
+            self.unchanged(after, parts[r], r)
+            self.array(got, parts[r], cause="other columns than those of this rank's rows", contiguous=True, **how)
+            self.silent(how["name"], r, cause="compare what a rank has with what it needs")
+            self.requests_completed(self.ranks.unended[r], r)
 
     def summed(self, function: str, *sizes: int) -> ForwardCheck:
         """Check a function that adds up the partial outputs of a group's ranks."""
@@ -89,7 +119,9 @@ class ForwardCheck(LayerCheck):
                 batch, width = (3, 4) if self.show else self.sizes(2, 5, 12)
                 self._summed(function, size, batch, width, dtype)
             if not self.show:
-                self._summed(function, size, 5, 7, np.float64)  # neither 2 nor 4 divides these
+                for batch, width in ((5, 7), (1, 7), (5, 1), (1, 1)):  # neither 2 nor 4 divides these
+                    self._summed(function, size, batch, width, np.float64)
+        self.kept(function, 2)
         return self
 
     def _summed(self, function: str, size: int, batch: int, width: int, dtype: type) -> None:
@@ -97,13 +129,17 @@ class ForwardCheck(LayerCheck):
         terms, rtol = list(self.draw(4, batch, width, dtype=dtype)), 1e-5 if dtype == np.float32 else 1e-12
         answers = self.ranks.call(on_ranks.collect, [dict(function=function, array=t, size=size) for t in terms], show=self.show)
         for r, (got, given) in enumerate(answers):
-            total = sum(terms[r // size * size :][:size])
+            group = terms[r // size * size :][:size]
+            total = sum(group)
             known = {"this rank's partial output": terms[r], "the sum over all ranks": sum(terms)}
             how = dict(name="the output of fc2", rank=r)
             self.unchanged(given, terms[r], r)
-            self.array(got, total, cause="a sum over the wrong group", rtol=rtol, contiguous=True, instead=known, **how)
-            needed = wire_bytes("Allreduce", size, total.nbytes + 2 * size * total.itemsize)  # some answers pad the array
+            scale = float(np.abs(group).max())
+            self.array(got, total, cause="a sum over the wrong group", rtol=rtol, scale=scale, contiguous=True, instead=known, **how)
+            padded = -(-total.size // len(group)) * len(group)  # some answers pad the array
+            needed = wire_bytes("Allreduce", len(group), padded * total.itemsize)
             self.sent(self.ranks.traffic[r], needed, cause="one all-reduce is enough", **how)
+            self.requests_completed(self.ranks.unended[r], r)
 
     def layer(self, style: str, *sizes: int) -> ForwardCheck:
         """Compare a layer that uses both functions with the unsharded product; `style` is "naive" or "megatron"."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.check.model_parallel import on_ranks
-from course_lib.check.model_parallel.forward import CHANGED, DTYPES, LayerCheck
+from course_lib.check.model_parallel.forward import AGAIN, CHANGED, DTYPES, LayerCheck
 from course_lib.mesh import Mesh
 from course_lib.traffic import wire_bytes
 
 # Shapes of a weight and a bias that are not a matrix and a vector.
-OTHER_SHAPES = (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3)))
+OTHER_SHAPES = (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3)), ((7,), (7,)))
 
 
 class WeightGradCheck(LayerCheck):
@@ -26,10 +26,19 @@ class WeightGradCheck(LayerCheck):
         """Check a weight's and a bias's gradients of drawn sizes, in both dtypes."""
         for mesh in meshes:
             for dtype in DTYPES:
-                rows, columns = self.sizes(2, 5, 12)
+                rows, columns = self.sizes(1, 5, 12)[0], self.sizes(1, 40, 60)[0]  # wide, so that a bias counts in the traffic
                 self.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
                 self.means([(self.draw(rows, columns, dtype=dtype), self.draw(columns, dtype=dtype)) for _ in range(4)], mesh)
+        self._kept()
         return self
+
+    def _kept(self) -> None:
+        """Check that the gradients of a layer are the same after those of another layer of that shape."""
+        self.case = "two layers of the same shape"
+        given = [dict(grad_w=self.draw(5, 3), grad_b=self.draw(3), color=0) for _ in range(4)]
+        for r, (before, after) in enumerate(self.ranks.call(on_ranks.average_twice, given)):
+            for name, first, now in zip(("grad_w", "grad_b"), before, after, strict=True):
+                self.array(now, first, name=f"the collected {name}, after the second call,", rank=r, cause=AGAIN)
 
     def shapes(self) -> WeightGradCheck:
         """Check gradients of other shapes, the two of which have different dtypes."""
@@ -40,14 +49,20 @@ class WeightGradCheck(LayerCheck):
                 self.case = f"dp_size {mesh.dp}, grad_w of shape {shapes[0]}, grad_b of shape {shapes[1]}, {names}"
                 pairs = list(zip(shapes, dtypes, strict=True))
                 self.means([[self.draw(*shape, dtype=dtype) for shape, dtype in pairs] for _ in range(4)], mesh)
+        self.case = "dp_size 3, grad_w and grad_b of one shape and dtype, zero on one rank"
+        grads = [[self.draw(7), self.draw(7)] for _ in range(4)]
+        grads[int(self.random.integers(3))] = [np.zeros(7), np.zeros(7)]
+        self.means(grads, ((0, 1, 2), (3,)))
         return self
 
-    def means(self, grads: Sequence[Sequence[np.ndarray]], mesh: Mesh) -> WeightGradCheck:
-        """Call the function with each rank's (grad_w, grad_b), and expect the means over the columns of the grid."""
-        given = [dict(grad_w=w, grad_b=b, mp_size=mesh.mp) for w, b in grads]
+    def means(self, grads: Sequence[Sequence[np.ndarray]], mesh: Mesh | tuple[tuple[int, ...], ...]) -> WeightGradCheck:
+        """Call the function with each rank's (grad_w, grad_b), and expect the means over the columns of the grid, or over these groups."""
+        columns = mesh.groups("dp") if isinstance(mesh, Mesh) else mesh
+        colors = {r: color for color, column in enumerate(columns) for r in column}
+        given = [dict(grad_w=w, grad_b=b, color=colors[r]) for r, (w, b) in enumerate(grads)]
         for r, (answer, *after) in enumerate(self.ranks.call(on_ranks.average, given, show=self.show)):
             means = self.tuple(answer, 2, name="collect_weight_grad", rank=r)
-            column, needed = mesh.groups("dp")[mesh.coordinates(r)[1]], 0.0
+            column, needed = columns[colors[r]], 0.0
             for i, name in enumerate(("grad_w", "grad_b")):
                 want = np.mean([grads[member][i] for member in column], axis=0, dtype=np.float64).astype(grads[r][i].dtype)
                 cause = "a divisor other than the size of the group, the wrong group, or a division that rounds down"
@@ -59,6 +74,8 @@ class WeightGradCheck(LayerCheck):
                 how = dict(rtol=1e-5 if want.dtype == np.float32 else 1e-12, scale=max(np.abs(grads[member][i]).max() for member in column))
                 self.array(after[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause=CHANGED)
                 self.array(means[i], want, name=f"the collected {name}", rank=r, cause=cause, contiguous=True, instead=known, **how)
-                needed += wire_bytes("Allreduce", mesh.dp, want.nbytes + 2 * mesh.dp * want.itemsize)  # some answers pad the array
+                padded = -(-want.size // len(column)) * len(column)  # some answers pad the array
+                needed += wire_bytes("Allreduce", len(column), padded * want.itemsize)
             self.sent(self.ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="one all-reduce of each gradient is enough")
+            self.requests_completed(self.ranks.unended[r], r)
         return self
