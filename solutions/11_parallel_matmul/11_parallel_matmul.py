@@ -271,13 +271,15 @@ plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, f"A product of 
 # %% Test: par_matmul_by_row tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
 check = MatmulCheck("par_matmul_by_row", ranks, show=False)
-check = check.drawn().product(4, 61, 63, look=True).product(1024, 1024, 1024)
+check = check.drawn().product(4, 61, 63, look=True).product(1024, 1024, 1024, look=True)
+check = check.in_turn(12, 7, 7).in_turn(8, 1, 1).in_turn(8, 8, 5)
 ### END HIDDEN TESTS
 
 # %% Test: par_matmul_by_reduction tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
 check = MatmulCheck("par_matmul_by_reduction", ranks, show=False)
-check = check.drawn().product(61, 4, 63, look=True).product(1024, 1024, 1024)
+check = check.drawn().product(61, 4, 63, look=True).product(1024, 1024, 1024, look=True)
+check = check.in_turn(8, 8, 5).in_turn(1, 8, 1).in_turn(5, 8, 8)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -227,6 +227,7 @@ check = PerceptronCheck("MLP", ranks, show=False)
 for layers in (1, 2, 3, 5):
     for dtype in (np.float64, np.float32):
         check.mlp(check.sizes(layers + 1, 2, 9), int(check.random.integers(3, 12)), dtype)
+check.mlp((5, 3, 3, 4, 3, 3, 4), 6)  # sizes that repeat
 ### END HIDDEN TESTS
 
 # %% Test: evaluate tags=["test"] points=2
@@ -234,6 +235,8 @@ for layers in (1, 2, 3, 5):
 check = PerceptronCheck("evaluate", ranks, show=False)
 for batch in (1, 4, 7, 50):
     check.evaluate(4 * int(check.random.integers(5, 9)) + 1, batch)
+check.evaluate(23, 4, factor=1000.0)
+check.evaluate(23, 4, drop_last=True)
 ### END HIDDEN TESTS
 
 # %% Test: train tags=["test"] points=4
@@ -242,6 +245,8 @@ check = PerceptronCheck("train", ranks, show=False)
 for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20, 2, 0, 11)):  # with and without a smaller last batch
     samples = batch * whole + int(check.random.integers(more, batch) if more else 0)
     check.train(samples, batch, epochs, float(check.random.uniform(0.2, 1.0)))
+check.train(14, 4, 3, 0.5, shuffle=True, seed=int(check.random.integers(2**31)))
+check.train(14, 4, 2, 0.5, drop_last=True)
 ### END HIDDEN TESTS
 
 # %% Stop the rank tags=["given"]

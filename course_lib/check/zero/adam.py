@@ -22,16 +22,30 @@ CASES = {
 
 
 def train(shards, grads, settings):
-    """Take a step on a rank with each of the gradients; return the shards, their gradients, and the optimizer's state at the end."""
+    """Take a step on a rank with each of the gradients; halfway, change the sign of all parameters, as if others had been loaded.
+
+    Returns
+    -------
+    tuple
+        The shards, their gradients and the optimizer's state at the end; and `t`, with the number of the first step whose gradients have
+        been modified (0: none).
+    """
     Shards, ZeroDPAdam = student("Shards"), student("ZeroDPAdam")
     layers = [Shards(w.copy(), b.copy()) for w, b in shards]
     optimizer = ZeroDPAdam(layers, **settings)
-    for step in grads:
+    given = [[(w.copy(), b.copy()) for w, b in step] for step in grads]
+    for number, step in enumerate(given):
         for layer, (w, b) in zip(layers, step, strict=True):
-            layer.grad_w_shard, layer.grad_b_shard = w.copy(), b.copy()
+            layer.grad_w_shard, layer.grad_b_shard = w, b
+            if number and number == len(given) // 2 and len(given) > 2:
+                np.negative(layer.w_shard, out=layer.w_shard)
+                np.negative(layer.b_shard, out=layer.b_shard)
         optimizer.step()
+    pairs = [zip(sum(now, ()), [a for pair in step for a in pair], strict=True) for now, step in zip(given, grads, strict=True)]
+    changed = next((number for number, arrays in enumerate(pairs, 1) if not all(np.array_equal(a, b) for a, b in arrays)), 0)
     state = {f"{i} {name}": [entry["m"], entry["v"]] for (i, name), entry in optimizer.state.items()}
-    return [(y.w_shard, y.b_shard) for y in layers], [(y.grad_w_shard, y.grad_b_shard) for y in layers], state
+    last = [(y.grad_w_shard, y.grad_b_shard) for y in layers]
+    return [(y.w_shard, y.b_shard) for y in layers], last, state, (optimizer.t, changed)
 
 
 class AdamCheck(Check):
@@ -52,7 +66,7 @@ class AdamCheck(Check):
                 grads=[[[s * g for g in plus]] for s in signs],
                 settings=dict(lr=LR, beta1=beta1, beta2=0.5, eps=eps),
             )
-            for r, (shards, grads, state) in enumerate(self.ranks.call(train, given, show=self.show)):
+            for r, (shards, grads, state, (t, _)) in enumerate(self.ranks.call(train, given, show=self.show)):
                 for i, name in enumerate("wb"):
                     kept, g = state.get(f"0 {name}", [None, None]), plus[i]
                     own = f"keep m and v before bias correction; beta1 belongs to m, beta2 to v; {cause}"
@@ -65,3 +79,4 @@ class AdamCheck(Check):
                     self.array(kept[1], v, name=f"v for {of}", rank=r, cause=own, rtol=1e-12, instead=known)
                     known = {f"the result of a step {what}": start[i] + by for what, by in mistakes.items()}
                     self.array(shards[0][i], start[i] + moved, name=of, rank=r, cause=cause, rtol=1e-12, instead=known)
+                self.value(t, len(signs), name="t after the last step", rank=r, cause="a count of steps that is kept elsewhere")
