@@ -12,7 +12,14 @@ import numpy as np
 from course_lib.check.experts import reference
 from course_lib.check.experts.layer import MoeLayerCheck
 from course_lib.check.experts.on_ranks import call_combine, call_dispatch, call_route
-from course_lib.check.experts.reference import dispatched_tokens, gather_slots, logits_gradient, softmax, split_by_source_rank
+from course_lib.check.experts.reference import (
+    dispatched_tokens,
+    gather_slots,
+    logits_gradient,
+    second_route,
+    softmax,
+    split_by_source_rank,
+)
 
 ROUTE_FIELDS = "expert", "place", "weight"
 SLACK_BYTES = 8, 64  # bytes in addition to the tokens: a number for each slot, and some for each rank
@@ -37,7 +44,7 @@ class ExpertsCheck(MoeLayerCheck):
                         logits, 2, routes, {mistake: np.array(place)[:, :topk] for mistake, place in reference.SLOT_MISTAKES.items()}
                     )
                     self.gates(logits, 2, routes)
-                    self.slots(np.zeros((4, 3, 3)), 2, [(*(each[:, :topk] for each in reference.TIE_EXAMPLE), None)] * 4)
+                    self.slots(np.zeros((4, 3, 20)), 2, [(*(each[:, :topk] for each in reference.TIE_EXAMPLE), None)] * 4)
                 else:
                     getattr(self, function)(size, 4, 2, routes, 8, np.float32 if size == 4 else np.float64)
                 self.passed()
@@ -138,7 +145,8 @@ class ExpertsCheck(MoeLayerCheck):
         for r in range(4):
             calls[r] |= dict(x=x[r], grad=grads[r] if backward else None)
         answers = self.shuffled.call(call_dispatch, calls, show=self.show)
-        for r, (out, back, again, after) in enumerate(answers):
+        others = [second_route(*route) for route in routes]
+        for r, (out, back, (again, later), after) in enumerate(answers):
             g, me = slice(r // size * size, (r // size + 1) * size), r % size
             mine = slice(me * local, (me + 1) * local)
             slots = dispatched_tokens(x[g], routes[g], experts, capacity)
@@ -158,10 +166,11 @@ class ExpertsCheck(MoeLayerCheck):
             )
             name = "what dispatch returns"
             self.array(out, slots[mine], name=name, rank=r, instead={k: v for k, v in known.items() if v.shape == out.shape}, cause=cause)
-            self.array(again, 2 * slots[mine], name="what a second call returns", rank=r, cause="state that is kept from the first call")
+            want = dispatched_tokens([2 * each[::-1] for each in x[g]], others[g], experts, capacity)[mine]
+            self.array(again, want, name="what a second call returns", rank=r, cause="state that is kept from the first call")
             self._unchanged(after, calls[r], ("x", *ROUTE_FIELDS), r)
             cause = "an all-gather of all tokens; an all-to-all sends each one only where it is needed"
-            self._sent(r, most, 2 + backward, "dispatch", size, cause)
+            self._sent(r, most, 2 + 3 * backward, "dispatch", size, cause)
             if backward:
                 self._require_gradient(back, "x", r)
                 picked, kept = gather_slots(np.concatenate(grads[g]), size, me, routes[r])
@@ -176,6 +185,10 @@ class ExpertsCheck(MoeLayerCheck):
                 want, rtol = np.sum(picked * kept[..., None], axis=1) + x[r], 1e-5 if dtype == np.float32 else 1e-12
                 known = {what: array + x[r] for what, array in known.items()}  # x is also used elsewhere
                 self.array(back, want, name="the gradient of x", rank=r, rtol=rtol, scale=4.0 * topk, instead=known, cause=cause)
+                picked, kept = gather_slots(np.concatenate(grads[g]), size, me, others[r])
+                want, name = np.sum(picked * kept[..., None], axis=1), "the gradient of x of a later call"
+                self._require_gradient(later, "x of a later call", r)
+                self.array(later, want, name=name, rank=r, rtol=rtol, scale=4.0 * topk, cause="state that is kept from an earlier call")
 
     def combine(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype=np.float64, backward=True) -> None:
         """Check what comes back to the tokens, the bytes sent, and the gradients of the experts' outputs and of the gates."""
@@ -186,7 +199,8 @@ class ExpertsCheck(MoeLayerCheck):
         for r in range(4):
             calls[r] |= dict(y=y[r], grad=grads[r] if backward else None)
         answers = self.shuffled.call(call_combine, calls, show=self.show)
-        for r, (out, back, back_gates, again, after) in enumerate(answers):
+        others = [second_route(e, p, each["weight"]) for (e, p, _), each in zip(routes, calls, strict=True)]
+        for r, (out, back, back_gates, (again, later), after) in enumerate(answers):
             g, me, gates = slice(r // size * size, (r // size + 1) * size), r % size, calls[r]["weight"][..., None]
             mine = slice(me * local, (me + 1) * local)
             picked, kept = gather_slots(np.concatenate(y[g]), size, me, routes[r])
@@ -200,10 +214,12 @@ class ExpertsCheck(MoeLayerCheck):
             cause = "the result is the sum of gate times output over the kept choices; 0 where all are dropped"
             self.array(out, want, name="what combine returns", rank=r, rtol=rtol, scale=4.0, instead=known, cause=cause)
             cause = "state that is kept from the first call"
-            self.array(again, 2 * want[::-1], name="what a second call returns", rank=r, rtol=rtol, scale=8.0, cause=cause)
+            picked_again, kept_again = gather_slots(2 * np.concatenate(y[g]), size, me, others[r])
+            want = np.sum(picked_again * others[r][2][..., None] * kept_again[..., None], axis=1)
+            self.array(again, want, name="what a second call returns", rank=r, rtol=rtol, scale=8.0, cause=cause)
             self._unchanged(after, calls[r], ("y", *ROUTE_FIELDS), r)
             cause = "an all-gather of all outputs; an all-to-all sends each one only where it is needed"
-            self._sent(r, most, 2 + backward, "combine", size, cause)
+            self._sent(r, most, 2 + 3 * backward, "combine", size, cause)
             if backward:
                 self._require_gradient(back, "y", r)
                 self._require_gradient(back_gates, "the gates", r)
@@ -222,3 +238,7 @@ class ExpertsCheck(MoeLayerCheck):
                 cause = "a gate's gradient is the sum over the width of gradient times output, 0 if the token was dropped"
                 want, scale = along * kept, 16.0 * width
                 self.array(back_gates, want, name="the gradient of the gates", rank=r, rtol=rtol, scale=scale, instead=known, cause=cause)
+                weighed = [each[:, None] * others[s][2][..., None] for s, each in zip(range(g.start, g.stop), grads[g], strict=True)]
+                want, name = dispatched_tokens(weighed, others[g], experts, capacity)[mine], "the gradient of y of a later call"
+                self._require_gradient(later, "y of a later call", r)
+                self.array(later, want, name=name, rank=r, rtol=rtol, scale=4.0, cause="state that is kept from an earlier call")

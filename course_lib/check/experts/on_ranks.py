@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.autograd.tensor import Tensor
+from course_lib.check.experts.reference import second_route
 from course_lib.engine.namespace import get_ipython, student
 from course_lib.gpt.model.experts import Route
 
@@ -23,6 +24,14 @@ def require_tensor(found, name):
     return found
 
 
+def require_arrays(found):
+    """Return the experts and places of a route, if they are arrays; raise TypeError otherwise."""
+    for name, array in (("expert", found.expert), ("place", found.place)):
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"Route.{name} must be a NumPy array; got {type(array).__name__}.")
+    return found.expert, found.place
+
+
 def call_route(logits, topk, capacity, grad):
     """Call `route` on a rank: the route, and the gradient of the logits for this gradient of the gates."""
     route = student("route")
@@ -32,7 +41,7 @@ def call_route(logits, topk, capacity, grad):
         raise TypeError(f"route must return a Route; got {type(found).__name__}.")
     weight = require_tensor(found.weight, "Route.weight: route")
     route(Tensor(logits[::-1].copy()), topk, capacity)  # a second call must not change the first one's result
-    expert, place = np.asarray(found.expert), np.asarray(found.place)
+    expert, place = require_arrays(found)
     if grad is not None and weight.requires_grad and weight.shape == grad.shape:
         weight.backward(grad)
     return expert, place, weight.data, found.experts, found.capacity, given.grad, logits
@@ -45,14 +54,19 @@ def backward_shared_input(out, given, grad):
 
 
 def call_dispatch(x, expert, place, weight, experts, capacity, size, grad, me):
-    """Call `dispatch` on a rank: its experts' tokens, the gradient of its own tokens, a second call's result, and the arguments."""
+    """Call `dispatch` on a rank: its experts' tokens, the gradient of its own tokens, and those of later calls; and the arguments."""
     dispatch = student("dispatch")
     group, given = group_comm(size, me), Tensor(x, requires_grad=True)
     out = require_tensor(dispatch(given, Route(expert, place, Tensor(weight), experts, capacity), group), "dispatch")
-    other = Route(expert[::-1].copy(), place[::-1].copy(), Tensor(weight[::-1].copy()), experts, capacity)
+    *ways, gates = second_route(expert, place, weight)
+    other = Route(*ways, Tensor(gates), experts, capacity)
     again = require_tensor(dispatch(Tensor(2 * x[::-1]), other, group), "dispatch")  # before backward, without a gradient
+    goes_back = grad is not None and out.requires_grad and out.shape == grad.shape
     backward_shared_input(out, given, grad)
-    return out.data, given.grad, again.data, (x, expert, place, weight, grad)
+    later = Tensor(2 * x[::-1], requires_grad=grad is not None)
+    if goes_back:
+        dispatch(later, other, group).backward(grad)
+    return out.data, given.grad, (again.data, later.grad), (x, expert, place, weight, grad)
 
 
 def call_combine(y, expert, place, weight, experts, capacity, size, grad, me):
@@ -60,10 +74,14 @@ def call_combine(y, expert, place, weight, experts, capacity, size, grad, me):
     combine = student("combine")
     group, given, gates = group_comm(size, me), Tensor(y, requires_grad=True), Tensor(weight, requires_grad=True)
     out = require_tensor(combine(given, Route(expert, place, gates, experts, capacity), group), "combine")
-    other = Route(expert[::-1].copy(), place[::-1].copy(), Tensor(weight[::-1].copy()), experts, capacity)
-    again = require_tensor(combine(Tensor(2 * y), other, group), "combine")
+    *ways, second = second_route(expert, place, weight)
+    again = require_tensor(combine(Tensor(2 * y), Route(*ways, Tensor(second), experts, capacity), group), "combine")
+    goes_back = grad is not None and out.requires_grad and out.shape == grad.shape
     backward_shared_input(out, given, grad)
-    return out.data, given.grad, gates.grad, again.data, (y, expert, place, weight, grad)
+    later = Tensor(2 * y, requires_grad=grad is not None)
+    if goes_back:
+        combine(later, Route(*ways, Tensor(second, requires_grad=True), experts, capacity), group).backward(grad)
+    return out.data, given.grad, gates.grad, (again.data, later.grad), (y, expert, place, weight, grad)
 
 
 def forward_piece(piece, arguments, route_of, size, me):
@@ -77,7 +95,7 @@ def forward_piece(piece, arguments, route_of, size, me):
         if not isinstance(found, Route):
             raise TypeError(f"route must return a Route; got {type(found).__name__}.")
         out = require_tensor(found.weight, "Route.weight: route")
-        rest = np.asarray(found.expert), np.asarray(found.place), found.experts, found.capacity
+        rest = *require_arrays(found), found.experts, found.capacity
     else:
         weight = given[1] if piece == "combine" else Tensor(route_of["weight"])
         there, rest = Route(**{**route_of, "weight": weight}), ()

@@ -51,8 +51,10 @@ def draw_logits(random: np.random.Generator, tokens: int, experts: int, dtype=np
 def route_cases(check, choose: Callable, ties: bool) -> Iterator[tuple]:
     """Yield logits of four ranks, a capacity, and the routes; `choose` computes a route from logits, topk and capacity."""
     for dtype in (np.float64, np.float32):
-        for topk, factor in ((1, 1.0), (2, 1.25), (3, 0.7), (2, 9.0), (1, 0.5)):
+        for topk, factor in ((1, 1.0), (2, 1.25), (3, 0.7), (2, 9.0), (1, 0.5), (4, 1.5), (3, 0.9)):
             experts, tokens = check.sizes(1, 3, 9)[0], 1 if factor == 0.5 else check.sizes(1, 9, 30)[0]
+            # With more than 16 equal values, NumPy's default sort keeps no order anywhere; with `topk` experts, all are chosen.
+            experts = {0.9: 20, 1.5: topk}.get(factor, experts)
             capacity = capacity_of(tokens, topk, factor, experts)
             logits = np.array([draw_logits(check.random, tokens, experts, dtype, ties) for _ in range(4)])
             yield logits, capacity, [choose(each, topk, capacity) for each in logits]
@@ -78,6 +80,13 @@ def layer_cases(check) -> Iterator[tuple]:
     """Yield a group size, experts, topk, tokens per rank, width, an expert's hidden units, and a capacity factor."""
     for size, local, topk, factor in ((4, 2, 1, 1.0), (4, 1, 2, 1.25), (2, 3, 2, 0.7), (1, 4, 1, 0.8), (4, 3, 3, 1.0)):
         yield size, size * local, topk, *check.sizes(1, 9, 25), *check.sizes(2, 3, 9), factor
+
+
+def second_route(expert: np.ndarray, place: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Route of a second call: the tokens in reverse, and half of the slots, so that some are empty that were not; one token is dropped."""
+    place = place[::-1].copy()
+    place[place >= (place.max() + 1) // 2] = -1
+    return expert[::-1].copy(), place, weight[::-1].copy()
 
 
 def softmax(logits):

@@ -157,7 +157,7 @@ class PipelineCheck(GroupCheck):
             self._order(answers[r][2].split(), i, group, count, 1, model.message)
             pieces = [f"{kind}{k}" for kind, k in work_order(self.function, n, i, count)]
             if self.function != ONE_FORWARD_ONE_BACKWARD:
-                pieces = answers[r][2].split()  # backwards may come in any order; in a wrong order, the results differ
+                pieces = answers[r][2].split()  # backwards may come in either order; in a wrong one, the results differ
             changes.append({piece: dtype(number) for piece, number in zip(pieces, numbers[r], strict=True)})
         for k, (tokens, labels) in enumerate(model.batches):
             x = tokens
@@ -234,8 +234,8 @@ class PipelineCheck(GroupCheck):
         once = [f"{kind}{k}" for kind, k in work_order(self.function, n, i, count)]
         for begin in range(0, len(order), 2 * count):
             own = order[begin:][: 2 * count]
-            if self.function != ONE_FORWARD_ONE_BACKWARD and own[:count] == once[:count] and sorted(own) == sorted(once):
-                order[begin + count : begin + 2 * count] = once[count:]  # backwards may come in any order
+            if self.function != ONE_FORWARD_ONE_BACKWARD and own == once[:count] + once[count:][::-1]:
+                order[begin + count : begin + 2 * count] = once[count:]  # backwards may also come from last to first
         wanted = once * times
         if order != wanted:
             at = next(j for j, (a, b) in enumerate(zip_longest(order, wanted)) if a != b)
@@ -283,5 +283,8 @@ class PipelineCheck(GroupCheck):
 
     def _sent(self, r: int, i: int, n: int, count: int, message: int, tokens: int = 0) -> None:
         most = count * (message * ((i < n - 1) + (i > 0)) + 16) + 64 + tokens
+        if others := sorted({operation for operation, ranks, *_ in self.ranks.traffic[r] if operation != "Send" and len(ranks) > 1}):
+            cause = "a collective, which all ranks wait for; what is needed travels between neighbours, as messages"
+            self.fail(f"a step on rank {r} uses {', '.join(others)}", cause)
         cause = "more messages than one activation forward and one gradient back for each micro-batch"
         self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause=cause)

@@ -66,30 +66,40 @@ def due_messages(order: list[tuple[str, int]], group: list[int], i: int) -> list
 
 
 def concurrent_work(function: str, n: int, i: int, count: int) -> list[list[tuple[int, int]]]:
-    """Neighbours that can work at the same time, for each piece of work of rank i of n, if all pieces take equally long.
+    """Ranks that can work at the same time, for each piece of work of rank i of n, if all pieces take equally long.
 
     In GPipe, a rank's forward runs with the next rank's forward of the previous micro-batch, and likewise backward; in 1F1B, once the
-    pipeline is full, a rank's forward runs with the next rank's backward, and vice versa.
+    pipeline is full, a rank's forward runs with the next rank's backward, and vice versa. In GPipe, and at both ends of 1F1B, it also runs
+    with the one that the previous micro-batch needs two ranks on: a rank that waits for its next input before it sends holds that up.
 
     Returns
     -------
     list of list of (int, int)
-        The neighbour, and the position of that piece in its order.
+        The other rank, and the position of that piece in its order.
     """
-    pairs = set()  # rank, its piece of work, and that of the next rank
+    pairs = set()  # rank, its piece of work, another rank, and that one's piece
     for r in range(n - 1):
         ahead, following = _warmup_forwards(function, n, r, count), _warmup_forwards(function, n, r + 1, count)
         for k in range(count):
             if function != ONE_FORWARD_ONE_BACKWARD:
-                pairs |= {(r, ("F", k), ("F", k - 1)), (r, ("B", k - 1), ("B", k))} if k else set()
+                pairs |= {(r, ("F", k), r + 1, ("F", k - 1)), (r, ("B", k - 1), r + 1, ("B", k))} if k else set()
             elif ahead == following + 1:
-                pairs |= {(r, ("F", k + ahead), ("B", k)), (r, ("B", k), ("F", k + 1 + following))}
-    pairs = [(r, mine, theirs) for r, mine, theirs in pairs if mine[1] < count and theirs[1] < count]
+                pairs |= {(r, ("F", k + ahead), r + 1, ("B", k)), (r, ("B", k), r + 1, ("F", k + 1 + following))}
+    for r in range(n - 2):  # what is sent at once goes on beyond the next rank while the one before that still works
+        for k in range(1, count):
+            if function != ONE_FORWARD_ONE_BACKWARD:
+                pairs |= {(r, ("F", k), r + 2, ("F", k - 1)), (r, ("B", k - 1), r + 2, ("B", k))}
+            else:
+                ahead = _warmup_forwards(function, n, r, count)
+                pairs |= {(r, ("F", k), r + 2, ("F", k - 1))} if k < ahead else set()
+                pairs |= {(r, ("B", k - 1), r + 2, ("B", k))} if k - 1 >= count - ahead else set()
+    pairs = {pair for pair in pairs if pair[1][1] < count and pair[3][1] < count}
     orders = [work_order(function, n, r, count) for r in range(n)]
     found = []
     for work in orders[i]:
-        above = [(r, orders[r].index(mine)) for r, mine, theirs in pairs if r + 1 == i and theirs == work]
-        found.append(above + [(r + 1, orders[r + 1].index(theirs)) for r, mine, theirs in pairs if r == i and mine == work])
+        met = [(r, orders[r].index(mine)) for r, mine, other, theirs in pairs if (other, theirs) == (i, work)]
+        met += [(other, orders[other].index(theirs)) for r, mine, other, theirs in pairs if (r, mine) == (i, work)]
+        found.append(sorted(met))
     return found
 
 
