@@ -553,12 +553,12 @@ def backward_weight__clears():
     LOOP,
     "    late = rank if rank else last\n    for k in range(count + rank):",
     W,
-    "\n        if k >= rank and not (rank == 0 and k >= count - 3):\n            stage.backward_weight(k - rank)",
+    "\n        if k >= rank and not (rank == 0 and k >= count - 2):\n            stage.backward_weight(k - rank)",
     "    for request in sent:",
-    "    if rank == 0:\n        for k in range(max(0, count - 3), count):\n            stage.backward_weight(k)\n    for request in sent:",
+    "    if rank == 0:\n        for k in range(max(0, count - 2), count):\n            stage.backward_weight(k)\n    for request in sent:",
 )
 def zb_h1_step__late_on_the_first():
-    """The first rank does its last three W after its last B."""
+    """The first rank does its last two W after its last B."""
 
 
 @loses(19)
