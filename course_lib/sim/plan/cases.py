@@ -13,6 +13,7 @@ MEMORY_BOUND = "memory"  # almost nothing fits: nothing without recomputation, n
 EXAMPLES: Cases = {
     "small": {
         MEMORY_BOUND: ((24, "a100", 28, 2, 32, 40, 4096, 51200, 24, 1, 0, 1),),
+        "few axes": ((8, "h100", 80, 1, 48, 8, 2048, 51200, 128, 1, 1, 0),),  # neither tensor nor pipeline parallel
         "interleave": ((24, "h100", 24, 4, 60, 24, 1024, 51200, 24, 1, 0, 0),),
         "positions": ((16, "a100", 24, 4, 36, 40, 4096, 51200, 48, 0, 0, 1),),  # of tensor parallel ranks, which may split them
         "micro-batches": ((8, "a100", 40, 2, 48, 16, 1024, 128256, 135, 1, 1, 0),),  # not a power of two

@@ -20,6 +20,7 @@ from grading.authoring.plan_cases import CASES
 from grading.submission.preprocessors import SUBMISSION_CELL_SECONDS
 
 WITHOUT = {
+    "few axes": lambda c: c.tensor > 1 or c.pipeline > 1,
     "interleave": lambda c: c.interleave == 1,
     "positions": lambda c: not c.sequence_parallel,
     "micro-batches": lambda c: c.micro_batch in (1, 2, 4, 8, 16),
@@ -49,7 +50,9 @@ def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
     best = least(lambda c: True)
     if need == MEMORY_BOUND:
         assert all(c.recompute != "none" and (c.sharded_optimizer or c.data == 1) for c in some)
-        assert max(least(keep) for keep in WITHOUT.values()) < check.MAX_RATIO_MEMORY_CASES * best
+        if model.fused and cluster.gpus < 64:
+            assert all(c.recompute == "full" for c in some)
+        assert max(least(keep) for need, keep in WITHOUT.items() if need != "few axes") < check.MAX_RATIO_MEMORY_CASES * best
     else:
         assert least(WITHOUT[need]) > check.ZERO_POINTS_RATIO * best
 
