@@ -118,3 +118,35 @@ def split_data__reshape(x_train, y_train, mp_size, dp_size, rank):
     """A reshape that makes the parts the first axis."""
     copy = (rank - rank % mp_size) // mp_size
     return x_train.reshape(dp_size, -1, *x_train.shape[1:])[copy], y_train.reshape(dp_size, -1, *y_train.shape[1:])[copy]
+
+
+@loses(3)
+def split_data__table_slice(x_train, y_train, mp_size, dp_size, rank):
+    """Slices two axes."""
+    each = len(x_train) // dp_size
+    start = rank // mp_size * each
+    return x_train[start : start + each, :], y_train[start : start + each]
+
+
+@loses(3)
+def split_data__one_sample_loses_its_axis(x_train, y_train, mp_size, dp_size, rank):
+    """Takes a single sample without its axis."""
+    each = len(x_train) // dp_size
+    start = rank // mp_size * each
+    if each == 1:
+        return x_train[start], y_train[start]
+    return x_train[start : start + each], y_train[start : start + each]
+
+
+@loses(3)
+def split_data__tables_and_gray_images_only(x_train, y_train, mp_size, dp_size, rank):
+    """Expects two or three axes."""
+    copy = rank // mp_size
+    if x_train.ndim == 2:
+        n, features = x_train.shape
+        x = x_train.reshape(dp_size, n // dp_size, features)
+    else:
+        n, height, width = x_train.shape
+        x = x_train.reshape(dp_size, n // dp_size, height, width)
+    each = n // dp_size
+    return x[copy], y_train[copy * each : (copy + 1) * each]

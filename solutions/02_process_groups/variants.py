@@ -132,3 +132,38 @@ def get_info__indices_from_groups(comm, rank, mp_size, dp_size, is_fc1, is_megat
     mp_comm = comm.Split(color=rank // mp_size)
     parts = {True: (in_dim // mp_size, out_dim), False: (in_dim, out_dim // mp_size)}[bool(is_megatron_mp and not is_fc1)]
     return (mp_comm.Get_rank(), dp_comm.Get_rank(), mp_comm, dp_comm, *parts)
+
+
+@loses(10)
+def get_info__key_is_world_rank(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim):
+    """Orders the groups by the world's ranks."""
+    mp_idx, dp_idx = rank % mp_size, rank // mp_size
+    me = Communicator().Get_rank()
+    mp_comm, dp_comm = comm.Split(dp_idx, me), comm.Split(mp_idx, me)
+    rows = is_megatron_mp and not is_fc1
+    return mp_idx, dp_idx, mp_comm, dp_comm, in_dim // mp_size if rows else in_dim, out_dim if rows else out_dim // mp_size
+
+
+@loses(15)
+def get_info__world_rank_everywhere(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim):
+    """Takes the rank of the world for that of comm."""
+    rank = Communicator().Get_rank()
+    mp_idx, dp_idx = rank % mp_size, rank // mp_size
+    mp_comm, dp_comm = comm.Split(dp_idx, mp_idx), comm.Split(mp_idx, dp_idx)
+    rows = is_megatron_mp and not is_fc1
+    return mp_idx, dp_idx, mp_comm, dp_comm, in_dim // mp_size if rows else in_dim, out_dim if rows else out_dim // mp_size
+
+
+@loses(5)
+def get_info__parts_by_shift(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim):
+    """Divides by powers of two only."""
+    mp_idx, dp_idx = rank % mp_size, rank // mp_size
+    mp_comm, dp_comm = comm.Split(dp_idx, mp_idx), comm.Split(mp_idx, dp_idx)
+    part_in_dim, part_out_dim, n = in_dim, out_dim, mp_size
+    while n > 1:
+        if is_megatron_mp and not is_fc1:
+            part_in_dim //= 2
+        else:
+            part_out_dim //= 2
+        n //= 2
+    return mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim

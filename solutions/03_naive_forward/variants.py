@@ -189,3 +189,68 @@ def naive_collect_forward_output__filled_in(out, mp_comm, mp_size):
     for r in range(mp_size):
         collected[:, r * n : (r + 1) * n] = parts[r]
     return collected
+
+
+@loses(9)
+def naive_collect_forward_input__in_place_at_world_rank(x, mp_comm, mp_size):
+    """Puts its part where the world's rank says."""
+    from mpi4py import MPI
+
+    parts = np.empty((mp_size, *x.shape), x.dtype)
+    parts[rank % mp_size] = x
+    mp_comm.Allgather(MPI.IN_PLACE, parts)
+    return np.concatenate(list(parts), axis=1)
+
+
+@loses(6)
+def naive_collect_forward_input__squeezes(x, mp_comm, mp_size):
+    """Loses an axis of size one."""
+    parts = np.empty((mp_size, *x.shape), x.dtype)
+    mp_comm.Allgather(x, parts)
+    return np.hstack([part.squeeze() for part in parts])
+
+
+@loses(6)
+def naive_collect_forward_input__recursive_doubling(x, mp_comm, mp_size):
+    """Doubles what it has, for powers of two only."""
+    me, step = mp_comm.Get_rank(), 1
+    parts = np.empty((mp_size, *x.shape), x.dtype)
+    parts[me] = x
+    while step < mp_size:
+        mine, theirs = me // step * step, (me ^ step) // step * step
+        mp_comm.Sendrecv(parts[mine : mine + step], me ^ step, recvbuf=parts[theirs : theirs + step], source=me ^ step)
+        step *= 2
+    return np.concatenate(list(parts), axis=1)
+
+
+@loses(6)
+def naive_collect_forward_output__isend_without_wait(out, mp_comm, mp_size):
+    """Sends without waiting for the end."""
+    me = mp_comm.Get_rank()
+    parts = np.empty((mp_size, *out.shape), out.dtype)
+    parts[me] = out
+    for other in range(mp_size):
+        if other != me:
+            mp_comm.Isend(out, other)
+    for other in range(mp_size):
+        if other != me:
+            mp_comm.Recv(parts[other], other)
+    return np.ascontiguousarray(parts.transpose(1, 0, 2)).reshape(len(out), -1)
+
+
+@loses(9)
+def naive_collect_forward_output__world_order(out, mp_comm, mp_size):
+    """Puts the parts in the order of the world's ranks."""
+    parts = np.empty((mp_size, *out.shape), out.dtype)
+    mp_comm.Allgather(out, parts)
+    order = np.argsort(mp_comm.ranks)
+    return np.concatenate(list(parts[order]), axis=1)
+
+
+@loses(6)
+def naive_collect_forward_input__two_dtypes_only(x, mp_comm, mp_size):
+    """Makes float64 of all that is not float32."""
+    dtype = np.float32 if x.dtype == np.float32 else np.float64
+    parts = np.empty((mp_size, *x.shape), dtype)
+    mp_comm.Allgather(x.astype(dtype), parts)
+    return np.concatenate(list(parts), axis=1)

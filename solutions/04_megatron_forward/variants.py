@@ -161,3 +161,60 @@ def megatron_collect_forward_output__two_halves(out, mp_comm, mp_size):
     mp_comm.Reduce_scatter(flat, mine)
     mp_comm.Allgather(mine, flat)
     return flat[: out.size].reshape(out.shape).copy()
+
+
+@loses(10)
+def megatron_collect_forward_output__halves_at_world_rank(out, mp_comm, mp_size):
+    """Takes the rank of the world for that of the group."""
+    from mpi4py import MPI
+
+    flat = np.zeros(-(-out.size // mp_size) * mp_size, out.dtype)
+    flat[: out.size] = out.ravel()
+    mine = np.empty(flat.size // mp_size, out.dtype)
+    mp_comm.Reduce_scatter(flat, mine)
+    flat.reshape(mp_size, -1)[rank % mp_size] = mine
+    mp_comm.Allgather(MPI.IN_PLACE, flat)
+    return flat[: out.size].reshape(out.shape).copy()
+
+
+@loses(7)
+def megatron_collect_forward_output__halving_and_doubling(out, mp_comm, mp_size):
+    """Halves and doubles, for powers of two only."""
+    me = mp_comm.Get_rank()
+    flat = np.zeros(-(-out.size // mp_size) * mp_size, out.dtype)
+    flat[: out.size] = out.ravel()
+    blocks = flat.reshape(mp_size, -1)
+    low, half = 0, mp_size // 2
+    while half:
+        other, keep, give = me ^ half, low, low + half
+        if me & half:
+            keep, give = give, keep
+        received = np.empty((half, blocks.shape[1]), out.dtype)
+        mp_comm.Sendrecv(blocks[give : give + half], other, recvbuf=received, source=other)
+        blocks[keep : keep + half] += received
+        low, half = keep, half // 2
+    step = 1
+    while step < mp_size:
+        mine, theirs = me // step * step, (me ^ step) // step * step
+        mp_comm.Sendrecv(blocks[mine : mine + step], me ^ step, recvbuf=blocks[theirs : theirs + step], source=me ^ step)
+        step *= 2
+    return flat[: out.size].reshape(out.shape).copy()
+
+
+@loses(7)
+def megatron_collect_forward_output__integers_lose(out, mp_comm, mp_size):
+    """Divides before it adds."""
+    total = np.zeros(out.shape, out.dtype)
+    mp_comm.Allreduce(out / out.dtype.type(mp_size), total)
+    total *= mp_size
+    return total
+
+
+@loses(7)
+def megatron_collect_forward_output__agrees_on_the_size_first(out, mp_comm, mp_size):
+    """Asks all ranks for their size first."""
+    sizes = np.empty((mp_size, 2), np.int32)
+    mp_comm.Allgather(np.array(out.shape, np.int32), sizes)
+    total = np.empty_like(out)
+    mp_comm.Allreduce(out, total)
+    return total

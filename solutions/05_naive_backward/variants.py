@@ -128,3 +128,48 @@ def naive_collect_backward_x__swapped_axes(grad_x, mp_comm, mp_size):
     mine = np.empty(batch_size * part, grad_x.dtype)
     mp_comm.Reduce_scatter(blocks, mine, [batch_size * part] * mp_size)
     return mine.reshape(batch_size, part)
+
+
+@loses(6)
+def naive_collect_backward_output__squeezes(output_grad, mp_group_idx, mp_size):
+    """Loses an axis of size one."""
+    return np.ascontiguousarray(np.split(output_grad, mp_size, axis=1)[mp_group_idx].squeeze())
+
+
+@loses(10)
+def naive_collect_backward_x__squeezes(grad_x, mp_comm, mp_size):
+    """Loses an axis of size one."""
+    blocks = np.array(np.split(grad_x, mp_size, axis=1))
+    mine = np.empty(blocks.shape[1:], grad_x.dtype)
+    mp_comm.Reduce_scatter(blocks, mine)
+    return mine.squeeze()
+
+
+@loses(14)
+def naive_collect_backward_x__by_world_rank(grad_x, mp_comm, mp_size):
+    """Takes the rank of the world for that of the group."""
+    me = rank % mp_size
+    blocks = np.array(np.split(grad_x, mp_size, axis=1))
+    total, got = blocks[me].copy(), np.empty_like(blocks[0])
+    for step in range(1, mp_size):
+        to, source = (me + step) % mp_size, (me - step) % mp_size
+        mp_comm.Sendrecv(blocks[to], to, recvbuf=got, source=source)
+        total += got
+    return total
+
+
+@loses(10)
+def naive_collect_backward_x__recursive_halving(grad_x, mp_comm, mp_size):
+    """Halves, for powers of two only."""
+    me = mp_comm.Get_rank()
+    blocks = np.array(np.split(grad_x, mp_size, axis=1))
+    low, half = 0, mp_size // 2
+    while half:
+        other, keep, give = me ^ half, low, low + half
+        if me & half:
+            keep, give = give, keep
+        received = np.empty((half, *blocks.shape[1:]), blocks.dtype)
+        mp_comm.Sendrecv(blocks[give : give + half], other, recvbuf=received, source=other)
+        blocks[keep : keep + half] += received
+        low, half = keep, half // 2
+    return blocks[me].copy()

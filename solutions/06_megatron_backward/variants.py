@@ -134,3 +134,27 @@ def megatron_collect_backward_x__asarray(grad_x, mp_comm, mp_size):
     """The same array."""
     collected_grad_x = np.ascontiguousarray(grad_x)
     return collected_grad_x
+
+
+@loses(4)
+def megatron_collect_backward_output__squeezes(output_grad, mp_group_idx, mp_size):
+    """Loses an axis of size one."""
+    return output_grad.squeeze()
+
+
+@loses(4)
+def megatron_collect_backward_x__squeezes(grad_x, mp_comm, mp_size):
+    """Loses an axis of size one."""
+    return np.squeeze(grad_x)
+
+
+@loses(4)
+def megatron_collect_backward_x__hides_nan(grad_x, mp_comm, mp_size):
+    """Replaces values that are not finite."""
+    return np.nan_to_num(grad_x)
+
+
+@loses(4)
+def megatron_collect_backward_output__clips(output_grad, mp_group_idx, mp_size):
+    """Limits the gradient."""
+    return np.clip(output_grad, -10, 10)

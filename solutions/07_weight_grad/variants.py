@@ -152,3 +152,108 @@ def collect_weight_grad__fused(grad_w, grad_b, dp_comm):
     dp_comm.Allreduce(both, mean)
     mean /= dp_comm.Get_size()
     return mean[: grad_w.size].reshape(grad_w.shape), mean[grad_w.size :].reshape(grad_b.shape)
+
+
+@loses(10)
+def collect_weight_grad__bias_travels_as_float64(grad_w, grad_b, dp_comm):
+    """Sends the bias as float64."""
+    n = dp_comm.Get_size()
+    mean_w, sum_b = np.empty_like(grad_w), np.empty(grad_b.shape)
+    dp_comm.Allreduce(grad_w, mean_w)
+    dp_comm.Allreduce(grad_b.astype(float), sum_b)
+    mean_w /= n
+    return mean_w, (sum_b / n).astype(grad_b.dtype)
+
+
+@loses(10)
+def collect_weight_grad__bias_is_gathered(grad_w, grad_b, dp_comm):
+    """Gathers the biases of all ranks."""
+    n = dp_comm.Get_size()
+    mean_w, every_b = np.empty_like(grad_w), np.empty((n, *grad_b.shape), grad_b.dtype)
+    dp_comm.Allreduce(grad_w, mean_w)
+    dp_comm.Allgather(grad_b, every_b)
+    mean_w /= n
+    return mean_w, every_b.mean(axis=0, dtype=grad_b.dtype)
+
+
+@loses(10)
+def collect_weight_grad__bias_sent_twice(grad_w, grad_b, dp_comm):
+    """Reduces the bias twice."""
+    n = dp_comm.Get_size()
+    mean_w, mean_b = np.empty_like(grad_w), np.empty_like(grad_b)
+    dp_comm.Allreduce(grad_w, mean_w)
+    dp_comm.Allreduce(grad_b, mean_b)
+    dp_comm.Allreduce(grad_b, mean_b)
+    return mean_w / mean_w.dtype.type(n), mean_b / mean_b.dtype.type(n)
+
+
+@loses(3)
+def collect_weight_grad__one_buffer_for_each_shape(grad_w, grad_b, dp_comm):
+    """Reduces both into one array if their shapes agree."""
+    means = {}
+    for grad in (grad_w, grad_b):
+        key = grad.shape, grad.dtype
+        means.setdefault(key, np.empty_like(grad))
+        dp_comm.Allreduce(grad, means[key])
+        means[key] /= dp_comm.Get_size()
+    return means[grad_w.shape, grad_w.dtype], means[grad_b.shape, grad_b.dtype]
+
+
+@loses(10)
+def collect_weight_grad__place_from_world_rank(grad_w, grad_b, dp_comm):
+    """Takes the rank of the world for that of the group."""
+    from mpi4py import MPI
+
+    n = dp_comm.Get_size()
+    me, means = rank // (comm.Get_size() // n), []
+    for grad in (grad_w, grad_b):
+        flat = np.zeros(-(-grad.size // n) * n, grad.dtype)
+        flat[: grad.size] = grad.ravel()
+        mine = np.empty(flat.size // n, grad.dtype)
+        dp_comm.Reduce_scatter(flat, mine)
+        flat.reshape(n, -1)[me] = mine / grad.dtype.type(n)
+        dp_comm.Allgather(MPI.IN_PLACE, flat)
+        means.append(flat[: grad.size].reshape(grad.shape))
+    return tuple(means)
+
+
+@loses(3)
+def collect_weight_grad__halving_and_doubling(grad_w, grad_b, dp_comm):
+    """Halves and doubles, for powers of two only."""
+    me, n = dp_comm.Get_rank(), dp_comm.Get_size()
+
+    def mean(grad):
+        flat = np.zeros(-(-grad.size // n) * n, grad.dtype)
+        flat[: grad.size] = grad.ravel()
+        blocks = flat.reshape(n, -1)
+        low, half = 0, n // 2
+        while half:
+            other, keep, give = me ^ half, low, low + half
+            if me & half:
+                keep, give = give, keep
+            received = np.empty((half, blocks.shape[1]), grad.dtype)
+            dp_comm.Sendrecv(blocks[give : give + half], other, recvbuf=received, source=other)
+            blocks[keep : keep + half] += received
+            low, half = keep, half // 2
+        step = 1
+        while step < n:
+            mine, theirs = me // step * step, (me ^ step) // step * step
+            dp_comm.Sendrecv(blocks[mine : mine + step], me ^ step, recvbuf=blocks[theirs : theirs + step], source=me ^ step)
+            step *= 2
+        return flat[: grad.size].reshape(grad.shape) / grad.dtype.type(n)
+
+    return mean(grad_w), mean(grad_b)
+
+
+@loses(3)
+def collect_weight_grad__sum_of_squares_zero_is_skipped(grad_w, grad_b, dp_comm):
+    """Sends nothing if all its gradients are zero."""
+    if not grad_w.any() and not grad_b.any():
+        return grad_w.copy(), grad_b.copy()
+    means = []
+    for grad in (grad_w, grad_b):
+        mean = np.empty_like(grad)
+        dp_comm.Allreduce(grad, mean)
+        mean /= dp_comm.Get_size()
+        means.append(mean)
+    return tuple(means)

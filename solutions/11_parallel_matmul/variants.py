@@ -204,3 +204,41 @@ def par_matmul_by_reduction__in_place(A, B):
     C = columns.T @ rows
     comm.Allreduce(MPI.IN_PLACE, C)
     return C
+
+
+@loses(5)
+def par_matmul_by_row__squeezes(A, B):
+    """Loses an axis of size one."""
+    m, k, n = sizes(A, B)
+    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
+    comm.Bcast(B, root=0)
+    rows = np.empty((m // size, k))
+    comm.Scatter(A, rows, root=0)
+    C = np.empty((m, n)) if rank == 0 else None
+    comm.Gather(rows @ B, C, root=0)
+    return None if C is None else C.squeeze()
+
+
+@loses(5)
+def par_matmul_by_reduction__vectors_lose_an_axis(A, B):
+    """Loses an axis of size one."""
+    m, k, n = sizes(A, B)
+    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
+    comm.Scatter(np.ascontiguousarray(A.T) if rank == 0 else None, columns, root=0)
+    comm.Scatter(B, rows, root=0)
+    C = np.empty((m, n))
+    comm.Allreduce(np.ascontiguousarray(columns.T @ rows).squeeze(), C.squeeze())
+    return C.squeeze()
+
+
+@loses(5)
+def par_matmul_by_row__writes_C_into_A(A, B):
+    """Overwrites A."""
+    m, k, n = sizes(A, B)
+    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
+    comm.Bcast(B, root=0)
+    rows = np.empty((m // size, k))
+    comm.Scatter(A, rows, root=0)
+    C = None if rank else A if n == k else np.empty((m, n))
+    comm.Gather(rows @ B, C, root=0)
+    return C

@@ -335,3 +335,167 @@ def train__by_hand(model, loader, epochs, lr):
 )
 def train__linspace():
     """All rates at once."""
+
+
+@loses(4)
+class MLP__index_of_a_size(Module):
+    """Looks the next width up by the width."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(d, dims[dims.index(d) + 1], bias=False, random=random, dtype=dtype) for d in dims[:-1]]
+
+    def forward(self, x):
+        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__tanh_by_size(Module):
+    """Leaves out tanh where the width is that of the output."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+        self.classes = dims[-1]
+
+    def forward(self, x):
+        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
+        for layer in self.layers:
+            x = layer(x)
+            if layer.weight.shape[1] != self.classes:
+                x = operations.tanh(x)
+        return x
+
+
+@loses(4)
+class MLP__standard_normal(Module):
+    """Draws weights of its own."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+
+        self.layers = [Linear(a, b, bias=False, dtype=dtype) for a, b in pairwise(dims)]
+        for layer in self.layers:
+            layer.weight.data = random.standard_normal(layer.weight.shape).astype(dtype)
+
+    def forward(self, x):
+        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__fixed_seed(Module):
+    """Draws each layer with the same seed."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=np.random.default_rng(0), dtype=dtype) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(2)
+def evaluate__divides_by_the_data_set(model, loader):
+    """Divides by the number of samples in the data set."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / len(loader.dataset), right / len(loader.dataset)
+
+
+@loses(2)
+def evaluate__one_linear_layer(model, loader):
+    """Knows one parameter only."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = Tensor(x @ model.parameters()[0].data)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / samples, right / samples
+
+
+@loses(2)
+def evaluate__own_cross_entropy(model, loader):
+    """A cross-entropy that overflows."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            p = np.exp(logits.data)
+            total += float(-np.log(p[np.arange(len(y)), y] / p.sum(axis=1)).sum())
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / samples, right / samples
+
+
+@loses(4)
+def train__batches_once(model, loader, epochs, lr):
+    """Takes all epochs in the first one's order."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    batches = list(loader)
+    for _ in range(epochs):
+        for x, y in batches:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__last_parameter_reset_only(model, loader, epochs, lr):
+    """Resets one gradient only."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            for p in model.parameters():
+                p.data -= optimizer.lr * p.grad
+            p.grad = None
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__weights_only(model, loader, epochs, lr):
+    """Updates weights, and no bias."""
+    optimizer, losses, last = SGD([p for p in model.parameters() if p.data.ndim > 1], lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__rounds_up(model, loader, epochs, lr):
+    """Counts a last batch that is dropped."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * -(-len(loader.dataset) // loader.batch_size) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
