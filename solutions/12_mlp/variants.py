@@ -338,17 +338,12 @@ def train__linspace():
 
 
 @loses(4)
-class MLP__index_of_a_size(Module):
+@changes(
+    "[Linear(a, b, **drawn) for a, b in pairwise(dims)]",
+    "[Linear(d, dims[dims.index(d) + 1], **drawn) for d in dims[:-1]]",
+)
+class MLP__index_of_a_size:
     """Looks the next width up by the width."""
-
-    def __init__(self, dims, random, dtype=np.float32):
-        self.layers = [Linear(d, dims[dims.index(d) + 1], bias=False, random=random, dtype=dtype) for d in dims[:-1]]
-
-    def forward(self, x):
-        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
-        for layer in self.layers[:-1]:
-            x = operations.tanh(layer(x))
-        return self.layers[-1](x)
 
 
 @loses(4)
@@ -369,34 +364,21 @@ class MLP__tanh_by_size(Module):
 
 
 @loses(4)
-class MLP__standard_normal(Module):
+@changes(
+    "[Linear(a, b, **drawn) for a, b in pairwise(dims)]\n",
+    "[Linear(a, b, **drawn) for a, b in pairwise(dims)]\n        for layer in self.layers:\n            layer.weight.data = random.standard_normal(layer.weight.shape).astype(dtype)\n",
+)
+class MLP__standard_normal:
     """Draws weights of its own."""
-
-    def __init__(self, dims, random, dtype=np.float32):
-
-        self.layers = [Linear(a, b, bias=False, dtype=dtype) for a, b in pairwise(dims)]
-        for layer in self.layers:
-            layer.weight.data = random.standard_normal(layer.weight.shape).astype(dtype)
-
-    def forward(self, x):
-        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
-        for layer in self.layers[:-1]:
-            x = operations.tanh(layer(x))
-        return self.layers[-1](x)
 
 
 @loses(4)
-class MLP__fixed_seed(Module):
+@changes(
+    "[Linear(a, b, **drawn) for a, b in pairwise(dims)]",
+    '[Linear(a, b, **drawn | {"random": np.random.default_rng(0)}) for a, b in pairwise(dims)]',
+)
+class MLP__fixed_seed:
     """Draws each layer with the same seed."""
-
-    def __init__(self, dims, random, dtype=np.float32):
-        self.layers = [Linear(a, b, bias=False, random=np.random.default_rng(0), dtype=dtype) for a, b in pairwise(dims)]
-
-    def forward(self, x):
-        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
-        for layer in self.layers[:-1]:
-            x = operations.tanh(layer(x))
-        return self.layers[-1](x)
 
 
 @loses(2)
@@ -440,62 +422,38 @@ def evaluate__own_cross_entropy(model, loader):
 
 
 @loses(4)
-def train__batches_once(model, loader, epochs, lr):
+@changes(
+    "    for _ in range(epochs):\n        for x, y in loader:",
+    "    batches = list(loader)\n    for _ in range(epochs):\n        for x, y in batches:",
+)
+def train__batches_once():
     """Takes all epochs in the first one's order."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    batches = list(loader)
-    for _ in range(epochs):
-        for x, y in batches:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__last_parameter_reset_only(model, loader, epochs, lr):
+@changes(
+    "            optimizer.zero_grad()\n",
+    "",
+    "            optimizer.step()\n",
+    "            for p in model.parameters():\n                p.data -= optimizer.lr * p.grad\n            p.grad = None\n",
+)
+def train__last_parameter_reset_only():
     """Resets one gradient only."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            for p in model.parameters():
-                p.data -= optimizer.lr * p.grad
-            p.grad = None
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__weights_only(model, loader, epochs, lr):
+@changes(
+    "SGD(model.parameters(), lr)",
+    "SGD([p for p in model.parameters() if p.data.ndim > 1], lr)",
+)
+def train__weights_only():
     """Updates weights, and no bias."""
-    optimizer, losses, last = SGD([p for p in model.parameters() if p.data.ndim > 1], lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__rounds_up(model, loader, epochs, lr):
+@changes(
+    "epochs * len(loader) - 1",
+    "epochs * -(-len(loader.dataset) // loader.batch_size) - 1",
+)
+def train__rounds_up():
     """Counts a last batch that is dropped."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * -(-len(loader.dataset) // loader.batch_size) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses

@@ -653,94 +653,33 @@ def gpipe_step__receives_next_before_it_sends(stage, micro_batches, comm):
 
 
 @loses(3)
-def one_forward_one_backward_step__barriers(stage, micro_batches, comm):
+@changes(
+    "    for k in range(ahead):\n        forward(k)\n",
+    "    comm.Barrier()\n    for k in range(ahead):\n        forward(k)\n    comm.Barrier()\n",
+    "        request.Wait()\n",
+    "        request.Wait()\n    comm.Barrier()\n",
+)
+def one_forward_one_backward_step__barriers():
     """Meets all ranks at the beginning and at the end."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    comm.Barrier()
-    for k in range(ahead):
-        forward(k)
-    comm.Barrier()
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    comm.Barrier()
-    return sum(losses) / count if rank == last else None
 
 
 @loses(8)
-def gpipe_step__loss_on_all_ranks(stage, micro_batches, comm):
+@changes(
+    "1 / len(micro_batches), 0.0",
+    "1 / len(micro_batches), np.zeros(1)",
+    "    for k, (x, _) in enumerate(micro_batches):",
+    "    total = np.empty(1)\n    comm.Allreduce(loss, total)\n    for k, (x, _) in enumerate(micro_batches):",
+    "return loss if rank == last else None",
+    "return total",
+)
+def gpipe_step__loss_on_all_ranks():
     """Reduces the loss in the middle of the step."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), np.zeros(1)
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    total = np.empty(1)
-    comm.Allreduce(loss, total)
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return total
 
 
 @loses(8)
-def gpipe_step__backward_order_rotated(stage, micro_batches, comm):
+@changes(
+    "    for k, (x, _) in enumerate(micro_batches):\n",
+    "    for k in [*range(0, len(micro_batches), 2), *range(1, len(micro_batches), 2)]:\n        x, _ = micro_batches[k]\n",
+)
+def gpipe_step__backward_order_rotated():
     """Takes the even backwards first."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    count = len(micro_batches)
-    for k in [*range(0, count, 2), *range(1, count, 2)]:
-        grad = share
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
