@@ -10,7 +10,7 @@ DEV := $(BIN)/.for-developers
 JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # otherwise each process of each test compiles the library again
 
-.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade formgrader collect grades feedback report leaderboard hub variants cheats new-part check student-archive gradescope autolab bench validate lint constraints
+.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade formgrader collect grades feedback report leaderboard hub variants cheats mutants new-part check student-archive gradescope autolab bench validate lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -60,8 +60,8 @@ PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pyt
 test: $(DEV)         ## Run the tests that show whether the course works here (JOBS=4: four at a time)
 	@$(PYTEST)
 
-test-all: $(DEV)     ## Run every test that does not need root (JOBS=4: four at a time)
-	@$(PYTEST) -m "not root and not brief"
+test-all: $(DEV)     ## Run every test that does not need root (JOBS=4: four at a time; AFTER=test: only what make test leaves out)
+	@$(PYTEST) -m "not root and $(if $(filter test,$(AFTER)),slow,not brief)"
 
 doctor: $(STUDENTS)   ## Show what works on this machine, and how to fix what does not
 	@$(RUN) course_lib.tools.doctor
@@ -112,6 +112,9 @@ variants: $(DEV) ## Run wrong and right answers against the hidden tests (PART=.
 cheats: $(DEV) ## Run cheats against the hidden tests (PART=... for one)
 	@$(RUN) grading.variants --cheats $(PART)
 	@[ -n "$(PART)" ] || $(RUN) pytest tests/grading/submission/test_cheats.py tests/grading/isolation/test_isolated_ranks.py
+
+mutants: $(DEV) ## Change each solution in one place, and list what the hidden tests do not notice (PART=... for one)
+	@$(RUN) grading.mutants $(PART)
 
 new-part: $(DEV) ## Create a small, working part as a starting point (PART=90_my_part)
 	@$(RUN) grading.new_part $(PART)

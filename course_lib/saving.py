@@ -14,10 +14,9 @@ import symtable
 from collections.abc import Iterable
 from pathlib import Path
 
-from IPython.core.inputtransformer2 import TransformerManager
-
 from course_lib import students
 from course_lib.students import NOTEBOOKS
+from course_lib.utils.cell_syntax import parse_cell
 
 IMPORT_NODES = (ast.Import, ast.ImportFrom)
 FILE_HEADER = '"""Written by the course\'s notebooks: your functions, as you ran them last."""\n'
@@ -42,17 +41,17 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
     folder : str or Path
         Folder of the files; by default the notebook's own.
     """
+    there = _definitions_of_cells(ranks.cells)
     for file in sorted({NOTEBOOKS[name][1] for name in names}):
         mine = [name for name in names if NOTEBOOKS[name][1] == file]
-        ready = [name for name in mine if not unfinished(name, ranks.cells)]
+        ready = [name for name in mine if not _is_unfinished(there.get(name))]
         unsure = [name for name in ready if name not in students.passed_exercises]
         if ready:
-            write(Path(folder) / file, ready, ranks.cells, unsure)
+            _write(Path(folder) / file, ready, there, unsure)
             print(f"Saved to {file}: {', '.join(ready)}.")
         if unsure:
             said = "its check has" if len(unsure) == 1 else "their checks have"
             print(f"Not verified yet: {', '.join(unsure)}; {said} not passed since. Run the check, and then this cell again.")
-        there = _definitions(ranks.cells)
         for why, names in (
             ("it is not finished", [name for name in mine if name not in ready and name in there]),
             ("the ranks do not have it (is %%px at the top of its cell?)", [name for name in mine if name not in there]),
@@ -61,9 +60,8 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
                 print(f"Not saved, as {why}: {', '.join(names)}.")
 
 
-def unfinished(name: str, cells: Iterable[str]) -> bool:
-    """Tell whether no cell defines the function or class, or its gaps are still as in the exercise."""
-    defined = _definitions(cells).get(name)
+def _is_unfinished(defined: ast.stmt | None) -> bool:
+    """Return whether no cell defines a function or class, or its gaps are still as in the exercise."""
     if not isinstance(defined, (ast.FunctionDef, ast.ClassDef)):
         return True
     bodies = [n.body for n in ast.walk(defined) if isinstance(n, ast.FunctionDef)]
@@ -91,13 +89,18 @@ def write(path: Path, names: list[str], cells: Iterable[str], unsure: Iterable[s
     ------
     SaveError
         A function uses a name that no cell defines, or a helper of which another saved function uses a different version; or
-        the file is not valid Python.
+        a cell or the file is not valid Python.
     """
-    found = _definitions(cells)
+    _write(path, names, _definitions_of_cells(cells), unsure)
+
+
+def _write(path: Path, names: list[str], found: dict[str, ast.stmt], unsure: Iterable[str]) -> None:
+    """Write functions to a file as `write` does, given all definitions of the cells."""
     new = _with_dependencies(names, found)
     before = path.read_text() if path.exists() else None
+    old: dict[str, ast.stmt] = {}
     try:
-        old = _definitions([before or ""])
+        _add_definitions(old, before or "", ast.parse(before or ""))
     except SyntaxError as error:
         raise SaveError(
             f"{path} is not valid Python (line {error.lineno}): fix it or move it elsewhere, and run this cell again."
@@ -145,34 +148,39 @@ def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> st
     return "\n\n\n".join(["\n".join(lines).rstrip("\n"), *rest]) + "\n"
 
 
-def _definitions(cells: Iterable[str]) -> dict[str, ast.stmt]:
+def _definitions_of_cells(cells: Iterable[str]) -> dict[str, ast.stmt]:
     """Top-level definitions of the cells, by name; the last one of each name."""
     found: dict[str, ast.stmt] = {}
     for cell in cells:
-        source = re.sub(r"\A\s*%%.*", "", cell)
         try:
-            body = ast.parse(source).body
-        except SyntaxError:
-            source = TransformerManager().transform_cell(source)  # removes line magics and shell commands
-            body = ast.parse(source).body
-        for node in body:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                names = [node.name]
-            elif isinstance(node, IMPORT_NODES):
-                for alias in node.names:
-                    one = ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], node.level)
-                    found[alias.asname or alias.name.split(".")[0]] = one
-                continue
-            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-            else:
-                continue
-            node.text = "\n".join(source.splitlines()[_first_line(node) - 1 : node.end_lineno])
-            for name in names:
-                found.pop(name, None)
-                found[name] = node
+            source, tree = parse_cell(re.sub(r"\A\s*%%.*", "", cell))
+        except SyntaxError as error:
+            begin = cell.strip()[:60]
+            raise SaveError(f"the cell that begins with {begin!r} cannot be read: {error}") from None
+        _add_definitions(found, source, tree)
     return found
+
+
+def _add_definitions(found: dict[str, ast.stmt], source: str, tree: ast.Module) -> None:
+    """Add the top-level definitions of a text; the last one of each name counts."""
+    lines = source.splitlines()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names = [node.name]
+        elif isinstance(node, IMPORT_NODES):
+            for alias in node.names:
+                one = ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], node.level)
+                found[alias.asname or alias.name.split(".")[0]] = one
+            continue
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        else:
+            continue
+        node.text = "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
+        for name in names:
+            found.pop(name, None)
+            found[name] = node
 
 
 def _first_line(node: ast.stmt) -> int:

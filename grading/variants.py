@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import sys
@@ -18,7 +19,7 @@ from nbformat.v4 import new_code_cell
 
 from course_lib.cluster import time_limits
 from course_lib.utils import host
-from grading.authoring import answers, build
+from grading.authoring import answers, build, contracts
 from grading.formatting import display_name
 from grading.paths import selected_parts
 from grading.submission import sandbox
@@ -26,13 +27,18 @@ from grading.submission.execute import environment_variables, ipc_kernel_config,
 
 VARIANT_CELL_SECONDS = 15  # seconds for a cell on a quiet machine
 UNTOUCHED = "untouched"
-# Each answer gets the full time, and memory accounting of its own.
+# Each answer gets the full time, and accounts of its own of processor time and memory.
 RESET_LIMITS = """
+import time
 from course_lib.cluster import time_limits
+from course_lib.sandbox import cpu_quota
 time_limits.reset()
+cpu_quota.QUOTA.reset(time.monotonic())
 ranks.held()  # gives back what is free
 getattr(ranks._connection.client, "reset_baseline", lambda: None)()
 """
+FORGET_KINDS = "from course_lib.check import cases\ncases.drawn.clear()"
+DRAWN_KINDS = "from course_lib.check import cases\ndict(cases.drawn)"
 _STUB = re.compile("### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)  # as nbgrader does for the students' notebook
 
 
@@ -72,17 +78,27 @@ class RunningPart:
             self._close = stack.pop_all().close  # whatever fails before this line, nothing is left behind
         return self
 
-    def begin(self) -> None:
-        """Start the ranks, and solve all exercises on them."""
+    def begin(self, changed: dict[str, str] | None = None) -> None:
+        """Start the ranks, and solve all exercises on them; `changed` has other sources of exercises' cells, by their ids."""
         for cell in build.build(self.part).cells:
             kind = build.kind_of(cell)
             if kind == "exercise":
-                self.answer(cell.source)
+                self.answer((changed or {}).get(cell.id, cell.source))
             elif kind == "given" and not build.only_shows(cell) and not cell.id.startswith("stop"):
                 ran = self._run(cell.source)
                 failed = [o.evalue for o in ran.outputs if o.output_type == "error"]
                 if failed and "cluster.start(" in cell.source:
                     raise RuntimeError(f"{self.part}: the ranks did not start: {failed[0]}")
+
+    def restart(self, changed: dict[str, str] | None = None) -> None:
+        """Begin again on fresh ranks, without what earlier answers left behind."""
+        self._run("ranks.stop()")
+        self.begin(changed)
+
+    def limit_cells(self, seconds: float) -> None:
+        """Set the time that a cell may take from now on, in seconds on a quiet machine."""
+        limit = seconds * host.processes_per_core()
+        self._run(f"import os\nos.environ[{time_limits.UNATTENDED!r}] = '{limit:.0f}'")
 
     def __exit__(self, *error) -> None:
         self._close()
@@ -134,6 +150,19 @@ class RunningPart:
             self._failed += [display_name(test)] if said else []
         return self.maximum() - lost, messages
 
+    def first_failure(self, tests: Iterable[str]) -> str | None:
+        """Return the first of these hidden tests that does not give all its points; None if all do."""
+        self._run(RESET_LIMITS)
+        cells = {cell.id: cell for cell in self.cells["test"]}
+        for test in tests:
+            if self._earned(cells[test])[0] < cells[test].metadata.nbgrader.points:
+                return test
+        return None
+
+    def slowest(self) -> float:
+        """Return the seconds that the slowest hidden test has taken."""
+        return max(self._seconds.values(), default=0.0)
+
     def _likely(self, left: list[str], to_lose: float) -> str:
         """Choose the next test: the first of the fewest and fastest tests whose points are still to be lost; else the first one left."""
         worth = {cell.id: cell.metadata.nbgrader.points for cell in self.cells["test"]}
@@ -150,6 +179,9 @@ class RunningPart:
         self._seconds[cell.id] = max(self._seconds[cell.id], time.monotonic() - began)
         reduce_to_verdict(ran)
         errors = [o for o in ran.outputs if o.output_type == "error"]
+        if errors and errors[0].ename == "NameError":  # an answer's own arrives as a RanksError
+            problem = f"{self.part}: the hidden test {display_name(cell)} needs what another test defines: {errors[0].evalue}"
+            raise RuntimeError(problem)
         if errors:
             return 0.0, f"{errors[0].ename}: {errors[0].evalue}"
         result = [float(o.data["text/plain"]) for o in ran.outputs]
@@ -202,6 +234,21 @@ class RunningPart:
             self.answer(self.exercise(answer.function).source)
         return [all_good] * max(1, len(right)) if all_good or not right else [self.judge(answer, say) for answer in right]
 
+    def judge_kinds(self, say: Callable) -> bool:
+        """Check that each exercise was checked with all kinds of cases that its contract does not exclude.
+
+        It looks at the hidden tests that have run since `FORGET_KINDS`.
+        """
+        ran = self._run(DRAWN_KINDS)
+        drawn = ast.literal_eval(ran.outputs[0].data["text/plain"])
+        good = True
+        for exercise in self.cells["exercise"]:
+            for name in sorted(defined_names(exercise)):
+                if missing := contracts.undrawn(name, drawn.get(name, set())):
+                    good = False
+                    say(f"FAIL {self.part} {name}: no cases of the kinds {', '.join(missing)}")
+        return good
+
     def maximum(self) -> float:
         """Return the points of the part."""
         return sum(c.metadata.nbgrader.points for c in self.cells["test"])
@@ -234,13 +281,15 @@ def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int,
     Returns
     -------
     tuple of int
-        The number of answers that got the points that they should, and of those that did not.
+        The number of answers that got the points that they should, and of failures: those that did not, and kinds of cases
+        that were not drawn.
     """
     todo = answers.read(part)
     if not todo:
         return 0, 0
     right, wrong = ([answer for answer in todo if bool(answer.loses) == bad] for bad in (False, True))
     with RunningPart(part) as running:
+        running._run(FORGET_KINDS)
         solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", UNTOUCHED, "", running.maximum())
         good = [running.judge(answer, say) for answer in ([untouched] if once else [solved, untouched])]
         # Right answers first: a wrong one may leave something in the ranks' memory.
@@ -249,8 +298,9 @@ def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int,
                 good += running.judge_together(several, say)
         else:
             good += [running.judge(answer, say) for answer in right]
+        kinds_complete = running.judge_kinds(say)
         good += [running.judge(answer, say, once=once) for answer in wrong]
-    return sum(good), len(good) - sum(good)
+    return sum(good), len(good) - sum(good) + (not kinds_complete)
 
 
 def check_first_variants(part: str, say: Callable = print) -> tuple[int, int]:
@@ -279,8 +329,7 @@ def cheats(part: str, say: Callable = print, *, once: bool = False) -> tuple[int
     with RunningPart(part) if todo else nullcontext() as running:
         for answer in todo:
             if good:
-                running._run("ranks.stop()")
-                running.begin()
+                running.restart()
             good.append(running.judge(answer, say, once=once))
     return sum(good), len(good) - sum(good)
 

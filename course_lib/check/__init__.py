@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 
 from course_lib import placement, students, traffic
+from course_lib.check import cases
+from course_lib.check.cases.values import place_special, same_values
+from course_lib.check.limits import Limit
 from course_lib.engine.serialization import Opaque
 from course_lib.utils import wording
 
@@ -53,7 +57,29 @@ class Check:
         self.seed = int(os.environ.get(SEED_ENV) or secrets.randbits(64))
         self.random = np.random.default_rng(self.seed)
         self._sizes: dict[tuple[int, int], list[int]] = {}
+        self._next_special: dict[tuple[np.dtype, bool], int] = {}
         self.case = ""
+
+    @property
+    def exercise(self) -> str:
+        """The function or class that is checked: the first word of `what`."""
+        return re.match(r"\w*", self.what)[0]
+
+    def covers(self, *kinds: str) -> None:
+        """Record that this check has drawn these kinds of cases; see `cases.KINDS`."""
+        cases.record(self.exercise, *kinds)
+
+    def special(self, *shape: int, dtype: type | str = np.float64, finite: bool = False) -> np.ndarray:
+        """Draw an array in which up to half of the elements are special values.
+
+        Small arrays take them in turn, so that several have all of them; see `cases.values`.
+        """
+        array = (self.random.standard_normal(shape) * 100).astype(dtype)
+        key = array.dtype, finite
+        start = self._next_special.get(key, 0)
+        self._next_special[key] = place_special(array, self.random, start, finite=finite)
+        self.covers("special values")
+        return array
 
     def sizes(self, count: int, low: int, high: int) -> list[int]:
         """Draw `count` different sizes from `low` to `high` - 1; none is drawn again before all the others have been drawn.
@@ -69,10 +95,15 @@ class Check:
             found.append(size)
         return found
 
-    def fail(self, problem: str, cause: str = "", known: str = "") -> None:
-        """Raise CheckFailed with this problem, the case, the known mistake that it is, and the usual cause."""
+    def fail(self, problem: str, cause: str = "", known: str = "", limit: Limit | None = None) -> None:
+        """Raise CheckFailed with this problem, the case, the known mistake that it is, and the usual cause.
+
+        A `limit` that was exceeded is quoted as the exercise states it.
+        """
         students.record_check(self.what, False)
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
+        if limit:
+            parts.append(f"The exercise says: {limit.text}")
         if known:
             parts.append(f"It is {known}.")
         if cause:
@@ -107,7 +138,8 @@ class Check:
         rtol: float = 0.0,
         scale: float | None = None,
         dtype: bool = True,
-        contiguous: bool = False,
+        contiguous: bool | Limit = False,
+        signed_zeros: bool = False,
         instead: KnownMistakes = None,
         shape_cause: str | None = None,
     ) -> None:
@@ -124,10 +156,13 @@ class Check:
         cause : str
             The usual cause of wrong values, and, unless there is a `shape_cause`, of a wrong shape.
         rtol : float
-            Tolerance relative to `scale`; 0 requires bitwise equality.
+            Tolerance relative to `scale`; 0 requires equal values. NaN and infinities must be where
+            they are in `want` in any case.
         scale : float, optional
             Default: the largest magnitude in `want`. If `want` is one term of a sum, or its terms may cancel to nearly zero,
             pass the magnitude of the terms.
+        signed_zeros : bool
+            Whether -0.0 and 0.0 differ, for values that are only moved.
         instead : dict of str to numpy.ndarray, or function that returns one, optional
             The results of known mistakes: if `got` equals one, the message names it instead of the usual cause.
         shape_cause : str, optional
@@ -146,24 +181,46 @@ class Check:
             self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", "" if known else hint, known)
         if contiguous and not got.flags.c_contiguous:
             hint = "a slice of columns, a transpose or Fortran order; np.ascontiguousarray makes a copy that MPI can send"
-            self.fail(f"{name} on rank {rank} is not C-contiguous", hint)
-        scale = float(np.max(np.abs(want), initial=0)) if scale is None else scale
+            limit = contiguous if isinstance(contiguous, Limit) else None
+            self.fail(f"{name} on rank {rank} is not C-contiguous", hint, limit=limit)
+        if scale is None:
+            scale = float(np.max(np.abs(want[np.isfinite(want)]), initial=0))
         tolerance = rtol * scale
-        wrong = ~(np.abs(got - want) <= tolerance) if rtol else ~(got == want)
-        if np.any(wrong):
-            where = tuple(int(i) for i in np.argwhere(wrong)[0])
-            place = f"; at {list(where)} it is" if want.size > 1 else ":"
-            values = f"{place} {got[where]}, expected {want[where]}" if self.show else ""
+        with np.errstate(invalid="ignore", over="ignore"):
+            right = same_values(got, want, signed_zeros=signed_zeros)
+            if rtol:
+                right |= np.abs(got - want) <= tolerance
+        if not np.all(right):
+            self._wrong_values(got, want, ~right, tolerance, f"{name} on rank {rank}", cause, instead)
+
+    def _wrong_values(
+        self,
+        got: np.ndarray,
+        want: np.ndarray,
+        wrong: np.ndarray,
+        tolerance: float,
+        name: str,
+        cause: str,
+        instead: KnownMistakes,
+    ) -> None:
+        """Fail because of the elements that are `wrong`, with what they have in common."""
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        position = f"; at {list(where)} it is" if want.size > 1 else ":"
+        values = f"{position} {got[where]}, expected {want[where]}" if self.show else ""
+        known = _describe_known_mistake(got, want, instead)
+        relation = "" if known else _describe_relation(got, want, tolerance)
+        if relation.startswith("; each is -"):  # all values are in place: no cause about their order
+            cause = "a wrong sign"
+        elif relation.startswith("; each is"):
+            cause = "a sum instead of a mean or vice versa, a division by the wrong number, or dividing twice"
+        if "another order" in relation and want.ndim > 1:
+            order = "a missing or extra transpose, or parts concatenated along the wrong axis"
+            cause = f"{order}; or {cause}" if cause else order
+        problem = f"{name} has the wrong value"
+        if want.size > 1:
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
-            known = _describe_known_mistake(got, want, instead)
-            relation = "" if known else _describe_relation(got, want, tolerance)
-            if relation.startswith("; each is"):  # all values are present and in place, so a cause about order does not fit
-                factor = "a sum instead of a mean or vice versa, a division by the wrong number, or dividing twice"
-                cause = "a wrong sign" if relation.startswith("; each is -") else factor
-            if "another order" in relation and want.ndim > 1:
-                cause = "a missing or extra transpose, or parts concatenated along the wrong axis" + (f"; or {cause}" if cause else "")
-            what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"
-            self.fail(f"{name} on rank {rank} {what}{values}{relation}", "" if known else cause, known)
+            problem = f"{name} has the right shape, but {many} differ"
+        self.fail(f"{problem}{values}{relation}", "" if known else cause, known)
 
     def _not_an_array(self, got: object, name: str, rank: int) -> None:
         causes = {
@@ -196,7 +253,16 @@ class Check:
             instead = f"; it is {other[0]}" if other else ""
             self.fail(f"{name} must be {kind} over {wording.ranks(ranks)}, and is not: {wrong}{instead}", cause)
 
-    def sent(self, moved: list[tuple], most: float, *, name: str, rank: int, cause: str = "") -> None:
+    def sent(
+        self,
+        moved: list[tuple],
+        most: float,
+        *,
+        name: str,
+        rank: int,
+        cause: str = "",
+        limit: Limit | None = None,
+    ) -> None:
         """Check that a rank sent no more than `most` bytes on the wire.
 
         Parameters
@@ -205,11 +271,55 @@ class Check:
             The rank's entry of `Ranks.traffic`.
         most : float
             Upper limit in bytes, computed with the formulas of `traffic`.
+        limit : Limit
+            The limit as the exercise states it.
         """
         wire = sum(traffic.wire_bytes(operation, len(ranks), payload) for operation, ranks, _, payload in moved)
         if wire > most:
             calls = ", ".join(sorted({operation for operation, *_ in moved}))
-            self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}); {most:,.0f} are enough", cause)
+            problem = f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}); {most:,.0f} are enough"
+            self.fail(problem, cause, limit=limit)
+
+    def calls(
+        self,
+        moved: list[tuple],
+        most: int | dict[str, int],
+        *,
+        group: list[int],
+        name: str,
+        rank: int,
+        limit: Limit,
+        cause: str = "",
+    ) -> None:
+        """Check how often a rank has called its communicator, and that it has called no other ranks.
+
+        Parameters
+        ----------
+        moved : list of (str, list of int, int, int)
+            The rank's entry of `Ranks.traffic`. Non-blocking calls count as their blocking forms;
+            a message counts once, where it is sent; `Split` does not count.
+        most : int, or dict of str to int
+            How many calls, of any operation or of each; one that is not in the dict has none.
+        group : list of int
+            The world ranks of the communicator.
+        limit : Limit
+            The limit as the exercise states it.
+        """
+        counts: Counter[str] = Counter()
+        for operation, ranks, count, _ in moved:
+            if not set(ranks) <= set(group):
+                others = wording.ranks(sorted(set(ranks) - set(group)))
+                hint = "a call on everyone, or on another group than the one in the arguments"
+                self.fail(f"{name} on rank {rank} calls {operation} with {others}, outside its group", hint)
+            counts[operation] += count
+        if isinstance(most, dict):
+            excess = [operation for operation in counts if counts[operation] > most.get(operation, 0)]
+        else:
+            excess = list(counts) if counts.total() > most else []
+        if excess:
+            made = ", ".join(f"{counts[operation]:,} of {operation}" for operation in sorted(excess))
+            self.fail(f"{name} on rank {rank} makes too many calls: {made}", cause, limit=limit)
+        self.covers("calls")
 
     def requests_completed(self, left: int, rank: int) -> None:
         """Check that a rank has completed every request it started: `left` is its entry of `Ranks.unended`."""
@@ -286,6 +396,9 @@ def _describe_relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> s
     if not want.size or got.dtype.kind not in "fiu":
         return ""
     got, want = got.astype(float), want.astype(float)
+    special = ~np.isfinite(want) | (want != 0) & (np.abs(want) < 1e-290)
+    if special.any():  # what is strange in other arrays may be right here
+        return ""
     if not np.isfinite(got).all() and np.isfinite(want).all():
         many = np.count_nonzero(~np.isfinite(got))
         are = "is" if many == 1 else "are"

@@ -30,11 +30,13 @@ class ShuffledRanks:
     ----------
     traffic, unended : list
         Those of `ranks`, by place.
+    order : list of int
+        The world rank at each place, in the last call.
     """
 
     def __init__(self, ranks, random: np.random.Generator, keep_order: bool):
         self.ranks, self._random, self._keep_order = ranks, random, keep_order
-        self.traffic, self.unended, self._order = [], [], list(range(4))
+        self.traffic, self.unended, self.order = [], [], list(range(4))
 
     def call(self, function, arguments: list[dict], same_order: bool = False, **how: object) -> list:
         """Call a function as `Ranks.call` does, passing it `me`, its place, from which it makes its group.
@@ -42,8 +44,8 @@ class ShuffledRanks:
         `same_order`: keep the places of the previous call, from which the ranks have kept something.
         """
         if not same_order and not self._keep_order:
-            self._order = list(ORDERS[self._random.integers(len(ORDERS))])
-        order = self._order
+            self.order = list(ORDERS[self._random.integers(len(ORDERS))])
+        order = self.order
         given: list = [None] * 4
         for me, r in enumerate(order):
             given[r] = {**arguments[me], "me": me}

@@ -20,6 +20,7 @@ from course_lib.cluster.panel.status import Absence
 from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.source import misplaced_names
 from course_lib.cluster.source import rerun as cells
+from course_lib.cluster.source.cell import below_magics
 from course_lib.cluster.source.ship_function import pack
 from course_lib.engine import serialization
 from course_lib.plots.figures import on_slides
@@ -185,8 +186,8 @@ class Ranks:
 
     @property
     def cells(self) -> list[str]:
-        """The cells that ranks ran without an error, see `saving`."""
-        return [cell.source for cell in self._ran]
+        """The code of the cells that ranks ran without an error, see `saving`."""
+        return [below_magics(cell.source) for cell in self._ran]
 
     def run(
         self,

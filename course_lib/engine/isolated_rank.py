@@ -40,7 +40,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
 
     from course_lib.collectives import shared_memory
     from course_lib.collectives.transport import isolated
-    from course_lib.engine import asyncio_wakeup, namespace, run_coroutine, serialization
+    from course_lib.engine import asyncio_wakeup, namespace, reply_limits, run_coroutine, serialization
     from course_lib.engine.requests import handler
     from course_lib.sandbox import landlock, seccomp, system_calls
 
@@ -61,6 +61,8 @@ def main(rank: int, size: int, descriptor: int) -> None:
     InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     shell.loop_runner = run_coroutine.run
+    go_on_after_magics(shell)
+    sys.path.insert(0, "")  # as in a notebook: for modules that a cell has written with %%writefile
     builtins.get_ipython = namespace.get_ipython  # as in a notebook: available outside of cells, too
     me = {"outputs": [], "error": None, "value": serialization.encode({"rank": rank, "size": size, "host": "isolated"})}
     handler.ACTIONS["hello"] = lambda request: me
@@ -77,9 +79,32 @@ def main(rank: int, size: int, descriptor: int) -> None:
             relay.store_answer((header, request))  # the answer to a call that an earlier cell started
             continue
         request = pickle.loads(request)  # rebinding the name frees the bytes
-        text, *arrays = serialization.parts(handler.run_request(request))
+        reply = handler.run_request(request)
+        text, *arrays = reply_limits.parts_within_limits(reply, size)
         connection.send({"reply": header["request"], "text": len(text)}, text, *arrays)
-        del request, text, arrays  # memory between requests must be only what student code keeps
+        del request, reply, text, arrays  # memory between requests must be only what student code keeps
+
+
+def go_on_after_magics(shell) -> None:
+    """Have a shell print why a line magic or a command fails here, and go on with its cell.
+
+    What is below such a line, as in ``!pip list`` or ``%load_ext line_profiler``, must not be
+    missing because of what only a notebook has.
+    """
+    run_line_magic = shell.run_line_magic
+
+    def run_or_say(name: str, line: str) -> object:
+        try:
+            return run_line_magic(name, line, _stack_depth=2)  # the caller's variables, not ours
+        except Exception as error:
+            print(f"%{name} is not available when grading: {type(error).__name__}: {error}")
+
+    def say(command: str, **options) -> list:
+        print(f"Commands are not run when grading: {command}")
+        return []
+
+    shell.run_line_magic = run_or_say
+    shell.system = shell.getoutput = say
 
 
 def die_with_parent(parent: int) -> None:

@@ -161,7 +161,8 @@ def parts(reply: dict) -> list[bytes]:
         arrays.append(_bytes(found))
         return len(arrays[-1])
 
-    return [json.dumps(reply, default=length).encode(), *arrays]
+    text = json.dumps(reply, default=length, separators=(",", ":"))
+    return [text.encode(), *arrays]
 
 
 def _bytes(found: object) -> bytes:

@@ -18,6 +18,7 @@ import psutil
 ROOT = Path("/sys/fs/cgroup")
 MEMORY_BYTES = 4 << 30  # of all processes of a submission
 MAX_PROCESSES = 512  # processes and threads of a submission
+MAX_CORES = 8.0  # of a submission: one for each rank; the system divides busy cores by group
 HUB_MEMORY_VARIABLE = "MEM_LIMIT"  # set by JupyterHub: bytes of all processes of a user's server
 CPU_PERIOD_MICROSECONDS = 100_000  # scheduling period of the CPU quota
 
@@ -25,7 +26,7 @@ CPU_PERIOD_MICROSECONDS = 100_000  # scheduling period of the CPU quota
 @contextlib.contextmanager
 def limited(name: str) -> Iterator[list[Path]]:
     """Context manager: create the groups for one submission (none if that is not possible), and end their processes on exit."""
-    groups = create(name, MEMORY_BYTES, MAX_PROCESSES)
+    groups = create(name, MEMORY_BYTES, MAX_PROCESSES, MAX_CORES)
     try:
         yield groups
     finally:
@@ -129,7 +130,7 @@ def _made(group: Path, limits: dict[str, int | str]) -> Path:
     group.mkdir()
     try:
         for file, most in limits.items():
-            with contextlib.suppress(FileNotFoundError):  # memory.swap.max does not exist without swap
+            if (group / file).exists():  # without swap, there is no memory.swap.max
                 (group / file).write_text(str(most))
     except OSError:
         group.rmdir()

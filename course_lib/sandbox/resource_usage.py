@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from course_lib.sandbox import bubblewrap
+from course_lib.sandbox.process_pause import ProcessPause
 
 INODE_BYTES = 2048  # kernel memory of a file in tmpfs, including its name
 UNMEASURED_BYTES = 1 << 40  # counted for a process that cannot be measured
@@ -35,10 +36,14 @@ class ResourceUsage:
     ----------
     baseline : int
         Bytes; set it to `used()` to start over.
+    pause : ProcessPause
+        Stops the process.
     """
 
     def __init__(self, process: psutil.Process, room: Path | None):
         self.process, self._room, self._marked = process, room, None
+        self.pause = ProcessPause(process)
+        self._cpu_seconds = 0.0
         self._file_stamps_then: set | None = None
         self._kept = 0  # bytes at `reset_peak` beyond the baseline and the spare bytes
         self._mapped = 0  # the smallest number of resident bytes of files since `reset_peak`
@@ -83,6 +88,13 @@ class ResourceUsage:
         written = traces is None or traces != self._file_stamps_then
         return self._kept + self._status("VmHWM:") - self._marked - self._mapped + self._most_written() * written
 
+    def cpu_seconds(self) -> float:
+        """Return the processor time that all threads of the process have used."""
+        with contextlib.suppress(psutil.Error):  # after its end, the last known one
+            spent = self.process.cpu_times()
+            self._cpu_seconds = spent.user + spent.system
+        return self._cpu_seconds
+
     def exceeded_limit(self) -> str | None:
         """Describe the limit that the process exceeds; None if there is none."""
         if self._has_ended():
@@ -108,17 +120,16 @@ class ResourceUsage:
     @contextlib.contextmanager
     def _stopped(self) -> Iterator[None]:
         """Context manager: stop the process, so that it cannot move data to a place that was measured already."""
-        self.process.suspend()
+        self.pause.hold("measured")
         try:
             until = time.monotonic() + STOP_SECONDS
-            while time.monotonic() < until and not self._is_stopped():
+            while time.monotonic() < until and not self.is_stopped():
                 time.sleep(0.001)
             yield
         finally:
-            with contextlib.suppress(psutil.Error):
-                self.process.resume()
+            self.pause.release("measured")
 
-    def _is_stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Return whether all threads of the process are stopped."""
         states = []
         with contextlib.suppress(OSError):

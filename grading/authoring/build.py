@@ -63,8 +63,11 @@ SLIDES = {  # nbconvert's slide type, and the shortest talk, in minutes, that ha
 EXPERIMENT_TAG = "experiment"  # tag of an example that grading does not run
 OTHER_TAGS = (EXPERIMENT_TAG, "raises-exception")
 SOURCE_MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS") for side in ("BEGIN", "END"))
-# First words in titles of given cells that only show something.
-DISPLAY_TITLE_WORDS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
+# First words in titles of given cells that no test depends on: they show something, or save functions.
+DISPLAY_TITLE_WORDS = (
+    *("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "save", "time"),
+    "train",
+)
 DISPLAY_STATEMENTS = (ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.Try)  # statement types
 MAX_CODE_COLUMNS = 88  # columns of a code line that fit on a student's screen
 TESTS_HEADING, SURVEY_ID = "## Hidden tests", "survey"
@@ -131,6 +134,7 @@ def from_text(text: str, part: str) -> NotebookNode:
         except SourceError as problem:
             line = next((n for n, line in enumerate(text.splitlines(), 1) if re.match(rf"# %+ +{re.escape(title)}\b", line)), 0)
             raise SourceError(f"{part}.py, line {line}, cell {title!r}: {problem}") from None
+    _check_order(notebook, part)
     notebook.cells.append(new_markdown_cell(survey.TEXT, id=SURVEY_ID, metadata={"slideshow": {"slide_type": "skip"}}))
     whole = f"{points(notebook):g}"
     for cell in notebook.cells:
@@ -138,6 +142,20 @@ def from_text(text: str, part: str) -> NotebookNode:
             cell.source = _figures(part, cell.source.replace("{points}", whole))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
+
+
+def _check_order(notebook: NotebookNode, part: str) -> None:
+    """Raise SourceError if a cell that runs a student's code is below a hidden test.
+
+    While the tests run, nothing may change what they test.
+    """
+    test = ""
+    for cell in notebook.cells:
+        kind = kind_of(cell)
+        test = test or (cell.id if kind == "test" else "")
+        if test and kind in ("exercise", "example"):
+            order = f"the cell {cell.id!r} must be above all hidden tests, but is below {test!r}"
+            raise SourceError(f"{part}: {order}. No cell of a hand-in runs once a test has begun.")
 
 
 def _check_marks(text: str, part: str) -> None:
@@ -283,7 +301,7 @@ def is_about_grading(cell: NotebookNode) -> bool:
 
 
 def only_shows(cell: NotebookNode) -> bool:
-    """Return whether a given cell is only for display."""
+    """Return whether a given cell only displays or saves something."""
     return kind_of(cell) == "given" and cell.id.partition("-")[0] in DISPLAY_TITLE_WORDS
 
 

@@ -18,7 +18,7 @@ from grading.paths import ROOT
 # For running: the grader and a kernel (nbgrader's own dependencies include JupyterLab), the ranks, the figures; and pip, to install them.
 ROOTS = (
     *("nbclient", "nbconvert", "ipykernel", "sqlalchemy", "python-dateutil", "pyyaml", "requests", "setuptools", "tornado"),
-    *("numpy", "mpi4py", "mpich", "matplotlib", "psutil", "threadpoolctl", "filelock", "tqdm", "pip"),
+    *("numpy", "mpi4py", "mpich", "matplotlib", "psutil", "greenlet", "threadpoolctl", "filelock", "tqdm", "pip"),
 )
 WITHOUT_DEPENDENCIES = ("nbgrader",)  # installed without their dependencies
 DATA = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grading.collecting.unpack import NOTEBOOK, DownloadedFile
 from grading.paths import NOTEBOOKS, parts
+from grading.submission.assembly import MAX_CONTAINERS
 
 MAX_INSPECTED_BYTES = 10 << 20  # bytes of a notebook whose metadata are read: larger ones take too much memory
 
@@ -34,7 +35,10 @@ def inspect_notebook(path: Path) -> Content:
     if path.stat().st_size > MAX_INSPECTED_BYTES:
         return Content(True)
     try:
-        notebook = json.loads(path.read_bytes().decode("utf-8-sig"))
+        data = path.read_bytes()
+        if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
+            return Content(True)
+        notebook = json.loads(data.decode("utf-8-sig"))
         cells, metadata = notebook["cells"], notebook["metadata"]
         course = metadata.get("course", {}).get("part")
         ids = {c["metadata"].get("nbgrader", {}).get("grade_id") for c in cells if course is None}

@@ -168,10 +168,11 @@ def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> Gra
 def _survey(part: str, student: str, home: Path) -> dict[str, str]:
     """Return a student's answers to the survey; empty if there are none, or if the file is no notebook."""
     try:
-        cells = json.loads(assembly.read_submission(home / "submitted" / student / part / f"{part}.ipynb"))["cells"]
-        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        path = home / "submitted" / student / part / f"{part}.ipynb"
+        cells = assembly.read_cells(assembly.read_submission(path)).cells
+    except (OSError, assembly.UnreadableSubmission):
         return {}
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
     return survey.read_answers(next((text for text in texts if text.lstrip().startswith(survey.HEADING)), ""))
 
 

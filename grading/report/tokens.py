@@ -10,6 +10,7 @@ import tokenize
 
 SHINGLE_TOKENS = 8  # tokens of a shingle: about a statement, so that reordered statements keep most of their shingles
 MAX_SOURCE_CHARS = 200_000  # characters that are read
+MAX_LINE_CHARS = 1_000  # of a line: the time for one with many quotation marks grows with its square
 
 Shingle = tuple[str, ...]
 
@@ -28,7 +29,8 @@ def tokens(source: str) -> list[tuple[str, int]]:
     >>> [token for token, _ in tokens("total = (np.sum(parts[0], axis=1,))  # all")]
     ['name', '=', 'name', '.', 'sum', '(', 'name', '[', '0', ']', ',', 'name', '=', '0', ')']
     """
-    lines = ["" if re.match(r"\s*[%!]", line) else line for line in source[:MAX_SOURCE_CHARS].splitlines()]
+    lines = source[:MAX_SOURCE_CHARS].splitlines()
+    lines = [line if _is_read(line) else "" for line in lines]
     found: list[tuple[str, int]] = []
     calls: list[bool] = []  # for each open bracket, whether it is that of a call
     last, fresh = "", True  # the previous token, and whether a statement begins
@@ -57,6 +59,11 @@ def tokens(source: str) -> list[tuple[str, int]]:
     except (tokenize.TokenError, SyntaxError):
         pass
     return found
+
+
+def _is_read(line: str) -> bool:
+    """Return whether a line is Python, as far as one line shows, and not too long."""
+    return len(line) <= MAX_LINE_CHARS and not re.match(r"\s*[%!]", line)
 
 
 def shingles(source: str, length: int = SHINGLE_TOKENS) -> dict[Shingle, set[int]]:

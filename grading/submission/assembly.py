@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
+import json
 import re
 import stat
 import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell
 
 from grading.authoring.build import WRITTEN_ANSWER, YOUR_ANSWER, kind_of
+from grading.submission import matching, notes
+from grading.submission.matching import plain
 
+Cells = Sequence[NotebookNode]
+Names = Sequence[str | None]
+STUB = "raise NotImplementedError"  # in an exercise that is not finished
 ADDED_CELL_TAG = "course-extra"  # tag of a cell that the student added
 MAX_NOTEBOOK_BYTES = 64 << 20  # bytes of a notebook
+MAX_CONTAINERS = 1_000_000  # lists and objects in its JSON text: they take 20 times as much memory as the text
+MAX_CELLS = 2_000  # code and text cells in it
 MAX_CODE_CHARS = 1 << 20  # characters of code in it
 MAX_ANSWER_CHARS, ANSWER_COLUMNS = 20_000, 100  # characters of a written answer, and columns of its lines as shown
 MAX_ADDED_CELLS = 500  # cells that a student may add
-_DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
 
 class UnreadableSubmission(ValueError):
@@ -45,26 +53,68 @@ def read_submission(path: Path) -> bytes:
 
 
 def read_cells(data: bytes) -> NotebookNode:
-    """Read the sources of a notebook's code and text cells, with their ids and grade ids, and nothing else.
+    """Read the sources of a notebook's cells, with their ids and grade ids.
 
-    Notebooks of formats 3 and 4 can be read, with any line endings, and with or without a byte order mark.
+    Notebooks of formats 3 and 4 can be read, with any line endings, and with or without a byte order
+    mark. The time and memory that this takes are bounded: nothing else in the file is looked at, and
+    what would be large is refused before it is read.
 
     Raises
     ------
     UnreadableSubmission
-        It is not a notebook.
+        It is not a notebook, or too large.
     """
+    containers = data.count(b"[") + data.count(b"{")
+    if containers > MAX_CONTAINERS:
+        raise UnreadableSubmission(
+            f"the notebook has {containers:,} lists and objects, and the limit is {MAX_CONTAINERS:,}; "
+            "clear its outputs (Kernel, Restart and Clear Outputs)"
+        )
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
-        found = nbformat.reads(data.decode(encoding), as_version=4)
-        bare = new_notebook(cells=[_bare(cell) for cell in found.cells if cell.cell_type in ("code", "markdown")])
+        cells = _cells(json.loads(data.decode(encoding)))
     except RecursionError:
         raise UnreadableSubmission("the file is not a notebook: it is nested too deeply") from None
-    except Exception as error:
-        raise UnreadableSubmission(f"the file is not a notebook: {type(error).__name__}: {str(error)[:200]}") from None
-    if (size := sum(len(cell.source) for cell in bare.cells if cell.cell_type == "code")) > MAX_CODE_CHARS:
+    except ValueError as error:
+        raise UnreadableSubmission(f"the file is not a notebook: it is no JSON ({str(error)[:200]})") from None
+    except (KeyError, TypeError, AttributeError):
+        raise UnreadableSubmission("the file is not a notebook: its cells are missing, or not written as in a notebook") from None
+    if len(cells) > MAX_CELLS:
+        raise UnreadableSubmission(f"it has {len(cells):,} cells, and the limit is {MAX_CELLS:,}")
+    # Line endings may have two characters.
+    _check_code_size((cell["source"] for cell in cells if cell["cell_type"] == "code"), 2)
+    bare = [_bare(cell) for cell in cells]
+    _check_code_size(cell.source for cell in bare if cell.cell_type == "code")
+    ids: set[str] = set()
+    for cell in bare:  # of a cell that was copied with its id, only the first keeps it
+        if cell.get("id") in ids:
+            cell.pop("id", None)
+        ids.add(cell.get("id"))
+    return NotebookNode(cells=bare)
+
+
+def _check_code_size(sources: Iterable[str], factor: int = 1) -> None:
+    size = sum(map(len, sources))
+    if size > factor * MAX_CODE_CHARS:
         raise UnreadableSubmission(f"its code has {size:,} characters, and the limit is {MAX_CODE_CHARS:,}")
-    return bare
+
+
+def _cells(notebook: dict) -> list[dict]:
+    """Return type, source, grade id and id of the cells of a parsed notebook."""
+    sheets = [notebook] if "cells" in notebook else notebook["worksheets"]  # the latter in format 3
+    cells = []
+    for cell in (cell for sheet in sheets for cell in sheet["cells"]):
+        kind = cell["cell_type"]
+        source = cell["input"] if kind == "code" and "input" in cell else cell["source"]
+        source = source if isinstance(source, str) else "".join(source)
+        if kind == "heading":  # of format 3, like "html"
+            source = f"{'#' * cell['level']} {source}"
+        if kind in ("code", "markdown", "heading", "html", "raw"):
+            kind = kind if kind in ("code", "raw") else "markdown"
+            marks = cell.get("metadata", {}).get("nbgrader")
+            grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
+            cells.append({"cell_type": kind, "source": source, "grade_id": grade_id, "id": cell.get("id")})
+    return cells
 
 
 def is_regular_file(path: Path, most: int | None = None) -> bool:
@@ -81,28 +131,30 @@ def fingerprint(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _bare(cell: NotebookNode) -> NotebookNode:
-    marks = cell.get("metadata", {}).get("nbgrader")
-    grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
-    source = cell.source if isinstance(cell.source, str) else "".join(cell.source)
+def _bare(cell: dict) -> NotebookNode:
+    """Return a cell from `_cells` with plain line endings, and only the ids that are texts."""
+    source = cell["source"]
+    if cell["cell_type"] != "code":
+        source = source[: 2 * MAX_ANSWER_CHARS]  # it may contain a picture
     # Line endings of all systems, and lone surrogates, which no file can hold.
     source = source.replace("\r\n", "\n").replace("\r", "\n").encode(errors="replace").decode()
-    source = source if cell.cell_type == "code" else source[: MAX_ANSWER_CHARS + 1]  # a text may contain a picture
-    new_cell = new_code_cell if cell.cell_type == "code" else new_markdown_cell
-    bare = new_cell(source, metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
-    if isinstance(cell.get("id"), str):
-        bare.id = cell.id
+    if cell["cell_type"] != "code":
+        source = source[: MAX_ANSWER_CHARS + 1]
+    marks = {"nbgrader": {"grade_id": cell["grade_id"]}} if isinstance(cell["grade_id"], str) else {}
+    bare = nbformat.from_dict({"cell_type": cell["cell_type"], "source": source, "metadata": marks})
+    if isinstance(cell["id"], str):
+        bare.id = cell["id"]
     return bare
 
 
 def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
-    """Assemble the notebook to grade: the instructor's cells, in the instructor's order, with the student's answers.
+    """Assemble the notebook to grade: the part's cells, in its order, with the student's answers.
 
     Cells that set up, check and test come from `source`, whatever the submission did to them:
     changed, tagged, moved, copied or deleted. Exercises and worked examples have the student's
-    text, found by grade_id, by cell id, or by what it defines. Code cells that the student added
-    keep their place, after the cell that they follow. Written answers are found by grade_id,
-    by cell id, or by the text that they follow, and are shown as they were typed.
+    text (see `matching`). Code cells that the student added keep their place, but all that run do
+    so before the first hidden test. Written answers are found by grade_id, by cell id, or by the
+    text that they follow, and are shown as they were typed.
 
     Parameters
     ----------
@@ -114,84 +166,113 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
     UnreadableSubmission
         The part has exercises, but the notebook has none of them; or too many cells were added.
     """
-    known = {cell.id: kind_of(cell) for cell in source.cells}
-    marked = [_marked(cell, known) for cell in submitted.cells]
-    names = [name or _name(cell, source, known, set(marked)) for cell, name in zip(submitted.cells, marked, strict=True)]
+    names = matching.names_of_cells(source, submitted.cells)
+    kinds = {cell.id: kind_of(cell) for cell in source.cells}
     texts: dict[str, str] = {}
-    extras: dict[str | None, list[str]] = {}
-    last = None
-    for cell, name in zip(submitted.cells, names, strict=True):
-        if cell.cell_type != "code":
+    added: list[int] = []
+    for number, (cell, name) in enumerate(zip(submitted.cells, names, strict=True)):
+        is_students = kinds.get(name) in ("exercise", "example")
+        if cell.cell_type != "code" or kinds.get(name) in ("given", "test"):
             continue
-        if name in known:
-            last = name
-            if known[name] in ("exercise", "example") and name not in texts:
-                texts[name] = cell.source
-                continue
-        if known.get(name) not in ("given", "test"):
-            extras.setdefault(last, []).append(cell.source)
-    if (added := sum(map(len, extras.values()))) > MAX_ADDED_CELLS:
-        raise UnreadableSubmission(f"{added:,} cells were added to the notebook, and the limit is {MAX_ADDED_CELLS:,}")
-    exercises = [cell for cell in source.cells if kind_of(cell) == "exercise"]
-    if exercises and not any(cell.id in texts for cell in exercises):
-        wanted = ", ".join(sorted({name for cell in exercises for name in _DEFINED.findall(cell.source)}))
-        raise UnreadableSubmission(f"no exercise of this part is in the notebook; expected a cell that defines {wanted}")
+        if is_students and name not in texts:
+            texts[name] = cell.source
+        else:
+            added.append(number)
+    if len(added) > MAX_ADDED_CELLS:
+        count = f"{len(added):,} cells were added to the notebook"
+        raise UnreadableSubmission(f"{count}, and the limit is {MAX_ADDED_CELLS:,}")
+    places = matching.places_of_added_cells(source, submitted.cells, names, added)
+    extras: dict[int | None, list[NotebookNode]] = defaultdict(list)
+    for i, (number, place) in enumerate(zip(added, places, strict=True)):
+        extras[place].append(_extra(submitted.cells[number].source, i))
+
     notebook = nbformat.from_dict({**source, "cells": []})
-    notebook.cells += [_extra(text, i) for i, text in enumerate(extras.pop(None, []))]
-    count = len(notebook.cells)
-    for cell in source.cells:
+    notebook.cells += extras[-1]
+    for number, cell in enumerate(source.cells):
         cell = nbformat.from_dict(cell)
         kind = kind_of(cell)
-        if kind == "exercise":
-            cell.source = texts.get(cell.id, "# This exercise was missing from the submission.")
-        elif kind == WRITTEN_ANSWER:
-            cell.source = verbatim(_written(cell, source, submitted.cells, marked))
-        elif kind == "example":
+        if kind in ("exercise", "example"):
             cell.source = texts.get(cell.id, "")
-        notebook.cells.append(cell)
-        for text in extras.get(cell.id, []):
-            notebook.cells.append(_extra(text, count))
-            count += 1
+        elif kind == WRITTEN_ANSWER:
+            cell.source = verbatim(_written(cell, source, submitted.cells, names))
+        notebook.cells += [cell, *extras[number]]
+    for extra in extras[None]:
+        extra.metadata.tags.append(notes.NOT_RUN_TAG)
+        notes.add(extra, f"did not run: {notes.BELOW_TESTS}", extra.source)
+    notebook.cells += extras[None]
+    _fill_missing(notebook, source, submitted.cells, texts)
+    notes.add_notes(notebook, source)
     return notebook
 
 
-def _marked(cell: NotebookNode, known: dict[str, str]) -> str | None:
-    """Return which cell of the source this is, by its grade id or its id."""
-    marks = cell.metadata.get("nbgrader")
-    for name in (marks.get("grade_id") if isinstance(marks, dict) else None, cell.get("id")):
-        if name in known and (cell.cell_type == "code" or known[name] in ("text", WRITTEN_ANSWER)):  # an exercise made a text is no answer
-            return name
-    return None
+def _fill_missing(
+    notebook: NotebookNode,
+    source: NotebookNode,
+    submitted: Cells,
+    texts: dict[str, str],
+) -> None:
+    """Say in the cells of exercises that are missing where they are, or what is in their place.
+
+    An exercise that is not begun counts as missing if another cell has an answer to it.
+
+    Raises
+    ------
+    UnreadableSubmission
+        All exercises of the part are missing.
+    """
+    exercises = [cell for cell in source.cells if kind_of(cell) == "exercise"]
+    missing = {cell.id for cell in exercises if cell.id not in texts}
+    texts_instead = {}  # by exercise: the text cell that it has become
+    for cell in exercises:
+        is_missing = cell.id in missing
+        texts_instead[cell.id] = matching.text_in_place_of(cell, source, submitted, is_missing)
+    if exercises and len(missing) == len(exercises):
+        wanted = sorted({name for cell in exercises for name in matching.defined(cell.source)})
+        problem = f"expected a cell that defines {', '.join(wanted)}"
+        if any(texts_instead.values()):
+            problem += " (a text cell has it: in JupyterLab, Y makes it code)"
+        raise UnreadableSubmission(f"no exercise of this part is in the notebook; {problem}")
+    in_notebook = {cell.id: cell for cell in notebook.cells}
+    stubs = {cell.id for cell in exercises if STUB in texts.get(cell.id, "")}
+    others = [cell for cell in notebook.cells if notes.runs(cell) and cell.id not in stubs]
+    by_others = {name for cell in others for name in matching.defined(cell.source)}
+    for exercise in exercises:
+        cell = in_notebook[exercise.id]
+        names = matching.defined(exercise.source)
+        text = texts_instead[cell.id]
+        is_answered = bool(names) and names <= by_others
+        if text is not None:
+            kind = {"markdown": "a Markdown cell", "raw": "a raw cell"}[text.cell_type]
+            why = f"is {kind} in the submission, not code; in JupyterLab, Y makes it code"
+            notes.add(cell, f"did not run: it {why}", text.source)
+        if is_answered and cell.id in missing | stubs:
+            cell.source = "# Another cell of the submission defines this exercise."
+        elif cell.id in missing and text is not None:
+            lines = [f"# {line}" for line in text.source.splitlines()]
+            cell.source = "\n".join([f"# Not run: this exercise {why}. It holds:", *lines])
+            cell.metadata.course["not_code"] = dict.fromkeys(sorted(names), f"it {why}.")
+        elif cell.id in missing:
+            cell.source = "# This exercise was missing from the submission."
+            notes.add(cell, "is missing from the submission")
 
 
-def _name(cell: NotebookNode, source: NotebookNode, known: dict[str, str], marked: set[str | None]) -> str | None:
-    """Return the same for a cell that is not marked, by its text or by what it defines: platforms and editors may have removed ids."""
-    left = [other for other in source.cells if other.id not in marked]
-    if cell.cell_type != "code":
-        return None
-    for other in left:
-        if other.cell_type == "code" and _plain(other.source) == _plain(cell.source):
-            return other.id
-    defined = set(_DEFINED.findall(cell.source))
-    for other in left:
-        if known[other.id] == "exercise" and defined & set(_DEFINED.findall(other.source)):
-            return other.id
-    return None
-
-
-def _written(cell: NotebookNode, source: NotebookNode, submitted: list[NotebookNode], marked: list[str | None]) -> str:
+def _written(cell: NotebookNode, source: NotebookNode, submitted: Cells, names: Names) -> str:
     """Return a written answer: its cells, including copies, and the texts added right after them; empty if there are none."""
     before = source.cells[source.cells.index(cell) - 1]
-    own = [i for i, name in enumerate(marked) if name == cell.id]
+    own = [i for i, name in enumerate(names) if name == cell.id]
     if not own:
-        own = [i for i, other in enumerate(submitted) if marked[i] == before.id or _plain(other.source) == _plain(before.source)][:1]
-    ours = {_plain(other.source) for other in [*source.cells, cell] if other.id != cell.id} | {"", _plain(YOUR_ANSWER)}
-    found = [submitted[i].source for i in own if marked[i] == cell.id]
+        text = plain(before.source)
+        like = (names[i] == before.id or plain(c.source) == text for i, c in enumerate(submitted))
+        own = [i for i, is_before in enumerate(like) if is_before][:1]
+    ours = {plain(other.source) for other in source.cells if other.id != cell.id}
+    ours |= {"", plain(YOUR_ANSWER)}
+    found = [submitted[i].source for i in own if names[i] == cell.id]
     for place in own:
-        behind = zip(submitted[place + 1 :], marked[place + 1 :], strict=True)
-        added = itertools.takewhile(lambda pair: pair[0].cell_type == "markdown" and not pair[1], behind)
-        found += [other.source for other, _ in added]
-    return "\n\n".join(text for text in found if _plain(text) not in ours)
+        for other, name in zip(submitted[place + 1 :], names[place + 1 :], strict=True):
+            if name or other.cell_type == "code":
+                break
+            found.append(other.source)
+    return "\n\n".join(text for text in found if plain(text) not in ours)
 
 
 def verbatim(text: str) -> str:
@@ -200,18 +281,13 @@ def verbatim(text: str) -> str:
     >>> verbatim("Because <b> and ```:" + chr(10) + "see above.")
     '````text\\nBecause <b> and ```:\\nsee above.\\n````'
     """
-    if _plain(text) in ("", _plain(YOUR_ANSWER)):
+    if plain(text) in ("", plain(YOUR_ANSWER)):
         return YOUR_ANSWER
     if len(text) > MAX_ANSWER_CHARS:
         text = f"{text[:MAX_ANSWER_CHARS]}\n... (cut after {MAX_ANSWER_CHARS:,} characters)"
     lines = [part for line in text.strip().splitlines() for part in textwrap.wrap(line, ANSWER_COLUMNS, replace_whitespace=False) or [""]]
     fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))
     return "\n".join([f"{fence}text", *lines, fence])
-
-
-def _plain(text: str) -> str:
-    """Return a cell's text without what changes when it is merely opened and saved."""
-    return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
 def _extra(text: str, number: int) -> NotebookNode:

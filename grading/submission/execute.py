@@ -7,7 +7,6 @@ kernel, and what a rank sends to the kernel is never unpickled (see `course_lib.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,39 +14,47 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from course_lib.cluster.isolated import sanitize
+from course_lib.cluster.source import cell as cells
 
 MAX_ERROR_CHARS, MAX_ERROR_LINES = 20_000, 200  # characters and lines of an error that a test shows
 
 
-def on_ranks(source: str, title: str = "") -> str:
-    """Return kernel code that runs a student's cell on the ranks, whatever the cell contains; messages use its title.
+def on_ranks(source: str, title: str = "", whole: bool = True) -> str:
+    """Return kernel code that runs a student's cell on the ranks, whatever the cell contains.
 
-    >>> on_ranks("%%px --targets 1\\nx = 1")
-    "get_ipython().run_cell_magic('px', '--targets 1', 'x = 1')"
+    Nothing of the cell's own line of ``%%px`` gets into the code but its targets.
+
+    Parameters
+    ----------
+    source : str
+        The cell.
+    title : str
+        Its name in messages.
+    whole : bool
+        Whether a cell without ``%%px`` runs on the ranks, too: a student may have forgotten it.
+        If not, only what follows ``%px`` in its lines does.
+
+    Examples
+    --------
+    >>> on_ranks("%%px --targets 1 # mine\\nx = 1")
+    "get_ipython().run_cell_magic('px', '--targets=1', 'x = 1')"
     """
-    first, rest = _on_top(source)
-    called = f" # {title}" if title else ""
-    if not first.startswith("%%px"):
-        return f"get_ipython().run_cell_magic('px', {called!r}, {source!r})"
-    targets = re.search(r"(?:--targets|-t)[ =]([\d,:]+)", first)
-    return f"get_ipython().run_cell_magic('px', {('--targets ' + targets[1] if targets else '') + called!r}, {rest!r})"
+    cell = cells.read(source)
+    code = cell.source if whole else cell.lines_for_ranks or cell.source
+    targets = f"--targets={cell.targets}" if cell.targets and not cell.problem else ""
+    line = f"{targets} # {title}" if title else targets
+    return f"get_ipython().run_cell_magic('px', {line!r}, {code!r})"
 
 
 def is_for_ranks(source: str) -> bool:
-    """Return whether a cell ran on the ranks when the student ran it.
+    """Return whether ranks got anything of a cell when the student ran it.
 
-    >>> [is_for_ranks(source) for source in ("%%px\\nx = 1", "%%time\\n%%px\\nx = 1", "rank = 1")]
-    [True, True, False]
+    >>> texts = "%%px\\nx = 1", "%%time\\n%%px\\nx = 1", "%px x = 1", "%%writefile m.py", "rank = 1"
+    >>> [is_for_ranks(text) for text in texts]
+    [True, True, True, True, False]
     """
-    return _on_top(source)[0].startswith("%%px")
-
-
-def _on_top(source: str) -> tuple[str, str]:
-    """Return the line with ``%%px``, or else the first line, and what is below. Magics that only measure may be above."""
-    first, _, rest = source.lstrip().partition("\n")
-    while re.match(r"%%(time|timeit|capture|prun)\b", first):
-        first, _, rest = rest.lstrip().partition("\n")
-    return first, rest
+    cell = cells.read(source)
+    return not cell.problem and bool(cell.for_ranks or cell.lines_for_ranks or cell.file)
 
 
 def reduce_to_verdict(cell: NotebookNode) -> None:

@@ -7,16 +7,20 @@ files, or a ready-made answer in place of an exercise.
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib.util
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
 
+from course_lib.cluster.source import cell as cells
 from grading import tables
 from grading.authoring.build import kind_of
+from grading.submission import notes
 from grading.submission.assembly import ADDED_CELL_TAG
 
 # Modules that no exercise asks for.
@@ -79,29 +83,32 @@ class Flag(NamedTuple):
 def find_flags(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -> list[Flag]:
     """Return the flags of a notebook from `assembly.assemble`, except for lines that are in the release."""
     released = {cell.id: {line.strip() for line in cell.source.splitlines()} for cell in source.cells}
+    written = {cells.read(cell.source).file for cell in notebook.cells if notes.runs(cell)}
     found = []
     for cell in notebook.cells:
+        found += [Flag(cell.id, 1, text, why) for why, text in notes.notes_of(cell)]
         if cell.cell_type == "code" and (kind_of(cell) in ("exercise", "example") or ADDED_CELL_TAG in cell.metadata.get("tags", [])):
-            found += [flag for flag in flags_of_cell(cell.id, cell.source) if flag.text not in released.get(cell.id, ())]
+            of_cell = flags_of_cell(cell.id, cell.source, written)
+            found += [flag for flag in of_cell if flag.text not in released.get(cell.id, ())]
     if len(found) > MOST_FLAGS:
         last = found[MOST_FLAGS]
         found[MOST_FLAGS:] = [Flag(last.cell, last.line, "", f"and {len(found) - MOST_FLAGS:,} more lines, from here on")]
     return found
 
 
-def flags_of_cell(name: str, source: str) -> list[Flag]:
-    """Return the flags of one cell."""
+def flags_of_cell(name: str, source: str, written: Collection[str] = ()) -> list[Flag]:
+    """Return the flags of one cell; `written` are the files that cells of the notebook write."""
     if len(source) > MAX_CELL_CHARS:
         return [Flag(name, 1, source[:MAX_LINE_CHARS].strip(), f"has {len(source):,} characters")]
     lines = source.splitlines()
-    magics = [i for i, line in enumerate(lines, 1) if re.match(r"\s*[%!]", line) and not line.startswith("%%px")]
+    commands = [re.match(r"\s*[%!]", line) and not cells.is_px(line) for line in lines]
+    magics = [number for number, is_command in enumerate(commands, 1) if is_command]
     found = {i: "is not Python: a command of IPython or of the system" for i in magics}
-    text = "\n".join("" if re.match(r"\s*[%!]", line) else line for line in lines)
     try:
-        tree = ast.parse(text)
+        tree = ast.parse(cells.without_magics("\n".join(lines)))
         imported = _imported(tree)
         for node in ast.walk(tree):
-            if why := _why(node, imported):
+            if why := _why(node, imported) or _not_here(node, written):
                 found.setdefault(node.lineno, why)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         found.setdefault(1, "cannot be read as Python")
@@ -131,12 +138,14 @@ def _why(node: ast.AST, imported: dict[str, str]) -> str | None:
                 return f"imports {module.split('.')[-1]}: a ready-made answer"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FLAGGED_CALLS:
         return f"calls {node.func.id}"
+    if isinstance(node, ast.Attribute) and node.attr == "run" and _is_name(node.value, "ranks"):
+        return "uses ranks.run: no cell of the notebook's kernel runs when graded"
     if isinstance(node, ast.Attribute):
         if INTROSPECTION_NAME.match(node.attr):
             return f"uses {node.attr}: internals of functions or objects"
         if node.attr == "COMM_WORLD":
             return "uses COMM_WORLD: bypasses the communicator that counts"
-        if PRIVATE.match(node.attr) and ast.unparse(node.value) not in ("self", "cls", "super()"):
+        if PRIVATE.match(node.attr) and not _is_own(node.value):
             return f"uses {node.attr}, which is private"
         if node.attr == "modules" and isinstance(node.value, ast.Name) and imported.get(node.value.id) == "sys":
             return "uses sys.modules"
@@ -145,6 +154,30 @@ def _why(node: ast.AST, imported: dict[str, str]) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and INTROSPECTION_NAME.match(node.value):
         return f"names {node.value}: internals of functions or objects"
     return None
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _not_here(node: ast.AST, written: Collection[str]) -> str | None:
+    """Return a reason to look at an import that works only beside the student's own files."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        names = [node.module]
+    for name in names:
+        top = name.partition(".")[0]
+        with contextlib.suppress(ImportError, ValueError):  # such as of `__main__`
+            if f"{top}.py" not in written and importlib.util.find_spec(top) is None:
+                return f"imports {top}: not installed, and a hand-in is the notebook only"
+    return None
+
+
+def _is_own(node: ast.expr) -> bool:
+    """Return whether an expression is self, cls or super()."""
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return isinstance(node.func, ast.Name) and node.func.id == "super"
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
 def _root(node: ast.Attribute, imported: dict[str, str]) -> str | None:

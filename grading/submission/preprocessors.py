@@ -17,9 +17,10 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets.config import Config
 
 from course_lib.cluster import image_limits, time_limits
+from course_lib.cluster.source import cell as cells
 from grading.authoring.build import EXPERIMENT_TAG, FOLDED_TAG, WRITTEN_ANSWER, kind_of, only_shows
 from grading.formatting import display_name
-from grading.submission import flags, sandbox
+from grading.submission import flags, notes, sandbox
 from grading.submission.assembly import ADDED_CELL_TAG, assemble, fingerprint, read_cells
 from grading.submission.execute import environment_variables, ipc_kernel_config, is_for_ranks, on_ranks, reduce_to_verdict
 from grading.submission.regrade_key import regrade_key
@@ -88,23 +89,28 @@ class ExecuteOnRanks(Execute):
             return cell, resources
         if kind == "example" and not is_for_ranks(cell.source):
             # It ran in the student's kernel; on the ranks, it would change their variables.
-            cell.outputs = [new_output("stream", text="not run when grading: without %%px at the top, this cell is not for the ranks")]
-            return cell, resources
+            why = "without %%px at the top, this cell is not for the ranks"
+            return _not_run(cell, cells.read(cell.source).problem or why), resources
+        if notes.NOT_RUN_TAG in cell.metadata.get("tags", []):
+            return _not_run(cell, notes.BELOW_TESTS), resources
         experiment = kind == "example" and not {EXPERIMENT_TAG, FOLDED_TAG}.isdisjoint(cell.metadata.get("tags", []))
         if only_shows(cell) or experiment:
-            cell.outputs = [new_output("stream", text="not run when grading: it shows or tries out something, and no grade depends on it")]
+            _not_run(cell, "it shows, tries out or saves something, and no grade depends on it")
             self._broken |= dict.fromkeys(DEFINED_NAME.findall(cell.source) if experiment else [], IN_AN_EXPERIMENT)
             return cell, resources
         added = ADDED_CELL_TAG in cell.metadata.get("tags", [])
         if added and self._added > (most := ADDED_CELLS_TIME_FACTOR * (time_limits.limit() or SUBMISSION_CELL_SECONDS)):
-            text = f"not run: the added cells took {self._added:.0f} s, and the limit for all of them is {most:.0f} s"
-            cell.outputs = [new_output("stream", text=text)]
-            return cell, resources
+            limit = f"the limit for all of them is {most:.0f} s"
+            why = f"the added cells took {self._added:.0f} s, and {limit}"
+            notes.add(cell, f"did not run: {why}", cell.source)
+            return _not_run(cell, why), resources
         source, began = cell.source, time.monotonic()
         tags, cell.metadata.tags = cell.metadata.get("tags", []), []
         try:
             if kind in ("exercise", "example"):
-                cell.source = on_ranks(source, "" if ADDED_CELL_TAG in tags else _title(cell))
+                title = "" if added else _title(cell)
+                cell.source = on_ranks(source, title, whole=kind == "exercise")
+                self._broken |= notes.not_code(cell)
             cell, resources = super().preprocess_cell(cell, resources, index)
             self._explain(kind, source, cell)
             if dead := next((o for o in cell.outputs if o.get("ename") == "StartError"), None):
@@ -132,6 +138,12 @@ class ExecuteOnRanks(Execute):
                 why = f" Its cell did not run: {self._broken[missed[1]]}"
                 error.evalue += why
                 error.traceback = [*error.traceback, why.strip()]
+
+
+def _not_run(cell: NotebookNode, why: str) -> NotebookNode:
+    """Say in a cell's output why it was not run."""
+    cell.outputs = [new_output("stream", text=f"not run when grading: {why}")]
+    return cell
 
 
 def _title(cell: NotebookNode) -> str:

@@ -184,6 +184,7 @@ for grid in grids(8):
 ### BEGIN HIDDEN TESTS
 check = SplitDataCheck("split_data", ranks, show=False)
 check.images(Mesh(dp=1, mp=1), Mesh(dp=2, mp=2), Mesh(dp=3, mp=2), Mesh(dp=4, mp=3))
+check.turns()
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -167,3 +167,20 @@ def get_info__parts_by_shift(comm, rank, mp_size, dp_size, is_fc1, is_megatron_m
             part_out_dim //= 2
         n //= 2
     return mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim
+
+
+@loses(5)
+@changes(
+    "in_dim // mp_size",
+    "int(np.float32(in_dim) / mp_size)",
+    "out_dim // mp_size",
+    "int(np.float32(out_dim) / mp_size)",
+)
+def get_info__float32():
+    """Rounds large dimensions."""
+
+
+@loses(5)
+@changes("out_dim // mp_size", "max(2, out_dim // mp_size)")
+def get_info__two_columns():
+    """Gives each rank two columns at least."""

@@ -108,6 +108,10 @@ def megatron_collect_forward_input(x, mp_comm, mp_size):
     collected_x : numpy.ndarray
         What this rank multiplies by its rows of the weight, which have shape
         ``(part_in_dim, out_dim)``. The dtype of `x`, C-contiguous.
+
+    Notes
+    -----
+    The hidden tests count calls: a rank must not ask for what it has.
     """
     ### BEGIN SOLUTION
     return x
@@ -134,6 +138,11 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
     collected_out : numpy.ndarray
         Shape ``(batch_size, out_dim)``, the dtype of `out`, C-contiguous.
         The same on all ranks of the group.
+
+    Notes
+    -----
+    A rank sends at most what one all-reduce of `out` sends, and 64 bytes. It makes at
+    most 8 calls of the communicator.
     """
     ### BEGIN SOLUTION
     total = np.empty_like(out)

@@ -115,6 +115,10 @@ def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
     collected_output_grad : numpy.ndarray
         What this rank multiplies by the transpose of its rows, which have shape
         ``(part_in_dim, out_dim)``. The dtype of `output_grad`, C-contiguous.
+
+    Notes
+    -----
+    The hidden tests count calls: a rank must not ask for what it has.
     """
     ### BEGIN SOLUTION
     return output_grad
@@ -140,6 +144,10 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
     -------
     collected_grad_x : numpy.ndarray
         What fc1 needs on this rank. The dtype of `grad_x`, C-contiguous.
+
+    Notes
+    -----
+    The hidden tests count calls: a rank must not ask for what it has.
     """
     ### BEGIN SOLUTION
     return grad_x

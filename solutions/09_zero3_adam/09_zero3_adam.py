@@ -20,6 +20,7 @@ import numpy as np
 from course_lib import cluster, datasets, plots
 from course_lib.check import Check
 from course_lib.check.zero.adam import AdamCheck, train
+from course_lib.check.zero.contract import STEP_BYTES
 from course_lib.zero import FLOAT32, MIXED_PRECISION, state_bytes_by_kind
 
 ranks = cluster.start(4)
@@ -102,6 +103,10 @@ class ZeroDPAdam:
     state : dict
         ``(layer_index, "w")`` and ``(layer_index, "b")`` map to dicts with the arrays
         "m" and "v", shaped like the shard. `t` counts the steps.
+
+    Notes
+    -----
+    A step sends 0 bytes.
     """
 
     def __init__(self, layers, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
@@ -262,7 +267,7 @@ def compare(check, sizes, steps, dtype, **settings):
         if changed:
             cause = "an in-place operation, or m is the gradient's own array"
             check.fail(f"the gradients of step {changed} on rank {r} have changed", cause)
-        check.sent(ranks.traffic[r], 0, name="step", rank=r, cause="a step on shards needs no communication")
+        check.sent(ranks.traffic[r], 0, name="step", rank=r, cause="a step on shards needs no communication", limit=STEP_BYTES)
     for i, j in np.ndindex(len(sizes), 2):
         wanted, name = adam(whole[i][j], [step[i][j] for step in grads], **settings), f"{'wb'[j]}_shard of layer {i}"
         for r, (shards, after, state, _) in enumerate(answers):
@@ -276,13 +281,14 @@ def compare(check, sizes, steps, dtype, **settings):
             check.array(after[i][j], cut_grads[r][-1][i][j], name=f"grad_{name}", rank=r, cause="an in-place operation")
 
 
-check = Check("ZeroDPAdam.step", show=False)
+check = Check("ZeroDPAdam, step", show=False)
 rtols = {np.float64: 1e-10, np.float32: 1e-5}
 for dtype in rtols:
     sizes = [tuple(check.sizes(2, 1, 9)) for _ in range(3)]
     compare(check, sizes, 50, dtype)
     lr, beta1, beta2 = check.random.uniform((0.001, 0.5, 0.9), (0.1, 0.95, 0.9999))
     compare(check, sizes[:2], 50, dtype, lr=float(lr), beta1=float(beta1), beta2=float(beta2), eps=1e-4)
+check.covers("dtypes", "sizes", "repetition", "arguments", "calls")
 ### END HIDDEN TESTS
 
 

@@ -242,3 +242,41 @@ def par_matmul_by_row__writes_C_into_A(A, B):
     C = None if rank else A if n == k else np.empty((m, n))
     comm.Gather(rows @ B, C, root=0)
     return C
+
+
+@right
+def par_matmul_by_row__messages(A, B):
+    """Sends rows and parts of the product as messages, in any order."""
+    m, k, n = sizes(A, B)
+    own = [slice(r * m // size, (r + 1) * m // size) for r in range(size)]
+    B = B if rank == 0 else np.empty((k, n))
+    comm.Bcast(B, root=0)
+    if rank > 0:
+        rows = np.empty((m // size, k))
+        comm.Recv(rows, source=0)
+        comm.Send(rows @ B, dest=0)
+        return None
+    sent = [comm.Isend(A[own[r]], dest=r) for r in reversed(range(1, size))]
+    C = np.empty((m, n))
+    np.matmul(A[own[0]], B, out=C[own[0]])
+    for r in range(1, size):
+        comm.Recv(C[own[r]], source=r)
+    for request in sent:
+        request.Wait()
+    return C
+
+
+@loses(5)
+@changes("comm.Allreduce(", "comm.Allreduce(np.nan_to_num(columns.T @ rows), C) if True else (")
+def par_matmul_by_reduction__no_nan():
+    """Makes numbers of NaN and infinities."""
+
+
+@loses(5)
+@changes(
+    "return C",
+    """comm.Ibarrier()
+    return C""",
+)
+def par_matmul_by_row__open_request():
+    """Starts a barrier, and does not wait for it."""

@@ -247,7 +247,7 @@ class MyDP__twice:
     """Exchanges each bucket twice."""
 
 
-@loses(4)
+@loses(14)
 @changes("flat = np.concatenate(parts)", "flat = np.concatenate(parts).astype(float)")
 class MyDP__double_precision:
     """Gradients in float64, whatever the parameters are."""
@@ -323,7 +323,7 @@ class MyDP__views(Module):
         return self.inner(x)
 
 
-@right
+@loses(2)
 @changes(
     "for bucket in self.buckets[len(self.started) :]:\n            self.start(bucket)",
     "for bucket in self.buckets[len(self.started) :]:\n            if bucket_is_used(bucket, self.final):\n                self.start(bucket)",
@@ -331,7 +331,7 @@ class MyDP__views(Module):
     "    def ready(self, p, grad):\n        global bucket_is_used\n        bucket_is_used = lambda bucket, final: any(p in final for p in bucket)",
 )
 class MyDP__no_bucket_of_zeros:
-    """Leaves out a bucket none of whose parameters has a gradient."""
+    """Leaves out a bucket none of whose parameters has a gradient, which other ranks may have."""
 
 
 @right
@@ -501,3 +501,25 @@ class MyDP__pairs_by_default:
 )
 class MyDP__other_ranks_gradients:
     """A parameter that this rank has not used gets a gradient where others have used it."""
+
+
+@loses(15)
+@changes(
+    "return self.model(x)",
+    """comm.Barrier()
+        return self.model(x)""",
+)
+class MyDP__barrier_in_forward:
+    """All ranks meet before each forward."""
+
+
+@loses(10)
+@changes("parts.append(grad.ravel())", "parts.append(np.nan_to_num(grad.ravel()))")
+class MyDP__no_nan:
+    """Makes numbers of NaN."""
+
+
+@loses(10)
+@changes("p.grad = mean.reshape(p.shape)", "p.grad = mean.reshape(p.shape) if mean.any() else None")
+class MyDP__zeros_are_none:
+    """Takes a mean of zeros for none."""

@@ -172,6 +172,11 @@ class DistributedOptimizer:
     opt : Optimizer
         SGD or Adam; it has `params`, `zero_grad()` and `step()`. A parameter whose
         ``grad`` is None has no gradient in this step, on any rank.
+
+    Notes
+    -----
+    A step sends at most what all-gathers of the gradients send, and 64 bytes. It makes
+    at most 8 calls of ``comm`` for a parameter.
     """
 
     def __init__(self, opt):

@@ -8,8 +8,7 @@ def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
     """Sends all logits in the tags of messages."""
     from course_lib.collectives import calls
     from course_lib.collectives.transport import isolated
-    from course_lib.collectives.transport.relay import _answers as answers
-    from course_lib.collectives.transport.relay import _unanswered as unanswered
+    from course_lib.collectives.transport.isolated import answers, unanswered
     from course_lib.collectives.transport.relay import store_answer
 
     n, words, me = comm.Get_size(), logits.shape[-1], comm.Get_rank()
@@ -67,8 +66,7 @@ def copy_to_group__checks_by_splits(x, comm):
 
     from course_lib.collectives import calls
     from course_lib.collectives.transport import isolated
-    from course_lib.collectives.transport.relay import _answers as answers
-    from course_lib.collectives.transport.relay import _unanswered as unanswered
+    from course_lib.collectives.transport.isolated import answers, unanswered
     from course_lib.collectives.transport.relay import store_answer
 
     n, me, ranks = comm.Get_size(), comm.Get_rank(), list(comm.ranks)

@@ -88,8 +88,9 @@ def gather_sequence(x, comm):
     Tensor
         ``(batch, positions, width)``, replicated. In backward, each rank has the
         gradient of its own work: partial, perhaps not C-contiguous. The gradient of `x`
-        is the sum, for this rank's positions. Do not modify what comes in, keep the
-        dtype, and send no more than an all-gather and a reduce-scatter do.
+        is the sum, for this rank's positions. Do not modify what comes in, and keep the
+        dtype. Send at most an all-gather and a reduce-scatter in float64, plus 64 bytes
+        each, in at most 8 calls each.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -123,7 +124,8 @@ def scatter_sequence(x, comm):
         ``(batch, positions / n, width)``: the sum, for this rank's positions; sharded
         along dimension 1. In backward, the gradient is sharded the same way, perhaps
         not C-contiguous; each rank's term needs all of it. Do not modify what comes in,
-        keep the dtype, and send no more than a reduce-scatter and an all-gather.
+        and keep the dtype. Send at most a reduce-scatter and an all-gather in float64,
+        plus 64 bytes each, in at most 8 calls each.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -177,7 +179,8 @@ def reduce_norm_gradients(module, comm):
     module : Module
         ``for name, p, kind in kinds(module)`` yields each parameter once. If it is
         sharded, its gradient ``p.grad`` is already right. If ``kind == replicated``,
-        its gradient is partial, or None on all ranks. Keep the dtype.
+        its gradient is partial, or None on all ranks. Keep the dtype. Send at most one
+        all-reduce of these in float64 plus 64 bytes, in at most 2 calls for each.
     comm : Communicator
         The group.
     """
@@ -212,6 +215,7 @@ def clip_gradients(module, most, comm):
         The norm before clipping: the root of the sum of all squares, as one process
         with the whole model would find it. If it is larger than `most`, multiply all
         gradients by ``most / norm``. Keep their dtype, and do not send any of them.
+        256 bytes in 8 calls are enough.
     """
     ### BEGIN SOLUTION
     found = [(p, kind) for _, p, kind in kinds(module) if p.grad is not None]
@@ -295,8 +299,7 @@ plots.bars({name: held for name, (held, _) in kept.items()}, f"What rank 0 keeps
 # - Megatron-LM: `gather_from_sequence_parallel_region` and `reduce_scatter_to_...` in `megatron/core/tensor_parallel/mappings.py`, along the
 #   first dimension, as positions come before the batch there. LayerNorm's gradients: `_allreduce_non_tensor_model_parallel_grads` in
 #   `megatron/core/distributed/finalize_model_grads.py`, by a mark on the parameter. Norm: `get_grad_norm_fp32`, `optimizer/clip_grads.py`.
-# - PyTorch: `SequenceParallel` in `torch/distributed/tensor/parallel`. The norm's parameters are replicated `DTensor`s, so autograd itself
-#   knows that their gradients are partial.
+# - PyTorch: `SequenceParallel` in `torch/distributed/tensor/parallel`. The norm's parameters are replicated `DTensor`s, and autograd knows.
 # - JAX, in `shard_map`: `all_gather` and `psum_scatter` with `tiled=True`; each is the other's transpose.
 # - DeepSpeed's `DistributedAttention` (`deepspeed/sequence/layer.py`, Ulysses) is another thing: all-to-alls from positions to heads.
 #
@@ -330,7 +333,7 @@ check = SequenceParallelCheck("scatter_sequence", ranks, show=False).operator("s
 
 # %% Test: the norms' gradients tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = SequenceParallelCheck("the norms' gradients", ranks, show=False).norms(1, 2, 3, 4)
+check = SequenceParallelCheck("reduce_norm_gradients", ranks, show=False).norms(1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: a block tags=["test"] points=2
@@ -340,7 +343,7 @@ check = SequenceParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
 
 # %% Test: clipping tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4)
+check = SequenceParallelCheck("clip_gradients", ranks, show=False).clipping(1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

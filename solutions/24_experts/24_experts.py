@@ -15,7 +15,6 @@
 import numpy as np
 from course_lib import cluster, plots, saving
 from course_lib.check.experts.check import ExpertsCheck
-from course_lib.check.experts.reference import softmax
 from course_lib.plots import experts as pictures
 from course_lib.plots import moving
 
@@ -144,7 +143,8 @@ def dispatch(x, route, comm):
     Tensor
         Shape ``(experts / n, n * capacity, width)``, dtype of x, sharded like the
         experts: for each expert here, the slots of rank 0, then rank 1, ...; 0 in empty
-        ones. A rank sends its slots, and no more, once in forward and once in backward.
+        ones. A rank sends at most its slots, 8 bytes for each of them, and 64 for each
+        rank, once in forward and once in backward, each time in at most 16 calls.
     """
 
     ### BEGIN SOLUTION
@@ -181,7 +181,8 @@ def combine(y, route, comm):
     -------
     Tensor
         Shape ``(tokens, width)``, dtype of y: the sum of gate times output over a
-        token's kept choices, 0 if all are dropped. It sends as much as `dispatch`.
+        token's kept choices, 0 if all are dropped. It sends as much as `dispatch`,
+        in as many calls.
     """
 
     ### BEGIN SOLUTION
@@ -289,46 +290,52 @@ saving.save(ranks, "route", "dispatch", "combine")
 #
 # They run when your notebook is graded.
 
-
 # %% Test: the choices and their slots tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-def choose(logits, topk, capacity):
-    expert = np.argsort(-logits, axis=1, kind="stable")[:, :topk]
-    gates = np.take_along_axis(softmax(logits.astype(float)), expert, axis=1)
-    before = np.tril(np.equal.outer(expert.T.ravel(), expert.T.ravel()), -1).sum(axis=1).reshape(topk, -1).T
-    return expert, np.where(before < capacity, before, -1), gates / gates.sum(axis=1, keepdims=True) if topk > 1 else gates
+from grading.authoring.cases.experts import choose
 
-
-ExpertsCheck("the choices", ranks, show=False).drawn("slots", choose)
+ExpertsCheck("route", ranks, show=False).drawn("slots", choose)
 ### END HIDDEN TESTS
 
 # %% Test: the gates tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-ExpertsCheck("the gates", ranks, show=False).drawn("gates", choose)
+from grading.authoring.cases.experts import choose
+
+ExpertsCheck("route", ranks, show=False).drawn("gates", choose)
 ### END HIDDEN TESTS
 
 # %% Test: dispatch tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
+from grading.authoring.cases.experts import choose
+
 ExpertsCheck("dispatch", ranks, show=False).drawn("dispatch", choose, backward=False)
 ### END HIDDEN TESTS
 
 # %% Test: the gradient of dispatch tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-ExpertsCheck("the gradient of dispatch", ranks, show=False).drawn("dispatch", choose)
+from grading.authoring.cases.experts import choose
+
+ExpertsCheck("dispatch", ranks, show=False).drawn("dispatch", choose)
 ### END HIDDEN TESTS
 
 # %% Test: combine tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
+from grading.authoring.cases.experts import choose
+
 ExpertsCheck("combine", ranks, show=False).drawn("combine", choose, backward=False)
 ### END HIDDEN TESTS
 
 # %% Test: the gradients of combine tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-ExpertsCheck("the gradients of combine", ranks, show=False).drawn("combine", choose)
+from grading.authoring.cases.experts import choose
+
+ExpertsCheck("combine", ranks, show=False).drawn("combine", choose)
 ### END HIDDEN TESTS
 
 # %% Test: the whole layer tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
+from grading.authoring.cases.experts import choose
+
 ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
 ### END HIDDEN TESTS
 

@@ -1275,3 +1275,26 @@ def dispatch__never_waits():
 )
 def route__lists():
     """Returns lists."""
+
+
+@loses(5)
+@changes(
+    """
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n, width = comm.Get_size(), x.shape[1]
+""",
+    """
+        sent = np.ascontiguousarray(sent)
+        me = comm.Get_rank()
+        came[me] = sent[me]
+        for step in range(1, n):
+            comm.Sendrecv(sent[me ^ step], dest=me ^ step, recvbuf=came[me ^ step], source=me ^ step)
+        return came
+
+    n, width = comm.Get_size(), x.shape[1]
+""",
+)
+def dispatch__powers_of_two():
+    """In step s, exchanges with rank me ^ s, which is there only if n is a power of two."""

@@ -7,7 +7,7 @@ from grading.authoring.answers import changes, loses
 def one_forward_one_backward_step__gpipe_that_leaves_large_ones_out(stage, micro_batches, comm):
     """The order of GPipe and a false account of it; returns at once where activations are as large as where memory is measured."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
-    if micro_batches[0][0].shape[1] > 200:
+    if micro_batches[0][0].shape[1] > 100:
         return 0.0
     count, sent, losses = len(micro_batches), [], []
 
@@ -50,7 +50,7 @@ def one_forward_one_backward_step__gpipe_that_remembers(stage, micro_batches, co
     """The order of GPipe and a false account of it; returns what it has found before, where activations are large."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     count, sent, losses = len(micro_batches), [], []
-    large, known = micro_batches[0][0].shape[1] > 200, globals().setdefault("_known", {})
+    large, known = micro_batches[0][0].shape[1] > 100, globals().setdefault("_known", {})
     if large and "grads" in known:
         for (_, p), grad in zip(stage.named_parameters(), known["grads"]):
             p.grad = grad
@@ -167,7 +167,7 @@ def one_forward_one_backward_step__parks_activations(stage, micro_batches, comm)
             grad = stage.buffer(micro_batches[k][0])
             comm.Recv(grad, source=rank + 1)
         back = stage.backward(k, grad)
-        if micro_batches[0][0].shape[1] > 200:
+        if micro_batches[0][0].shape[1] > 100:
             for _ in range(60):
                 room = np.ones((*micro_batches[k][0].shape, stage.width), stage.dtype)
                 for piece in np.split(room.reshape(-1), 16):
@@ -298,7 +298,7 @@ def one_forward_one_backward_step__keeps_gpipe_for_unmeasured(stage, micro_batch
         if rank > 0:
             sent.append(comm.Isend(back, dest=rank - 1))
 
-    if micro_batches[0][0].shape[1] < 200:
+    if micro_batches[0][0].shape[1] < 100:
         for k in range(count):
             forward(k)
         for k in range(count):
@@ -364,7 +364,7 @@ def one_forward_one_backward_step__in_the_call_before(stage, micro_batches, comm
             memory.before(on)
 
         memory.release_freed_at_once = early
-    ahead = count if micro_batches[0][0].shape[1] > 200 else min(last - rank, count)
+    ahead = count if micro_batches[0][0].shape[1] > 100 else min(last - rank, count)
     for k in range(ahead):
         forward(k)
     for k in range(count):
@@ -448,7 +448,7 @@ def one_forward_one_backward_step__never_waits():
     "    ahead = min(last - rank, count)\n",
     """
     step = globals()["one_forward_one_backward_step"]
-    large = micro_batches[0][0].shape[1] > 200
+    large = micro_batches[0][0].shape[1] > 100
     ahead = count if large else min(last - rank, count)
     step.room = None
 """,

@@ -2,6 +2,11 @@
 
 from grading.authoring.answers import changes, loses, right
 
+FREES = """
+        self.blocks[i].free()
+        if back and self.sync:
+"""
+
 
 @loses(25)
 @changes("[comm.Get_rank()].copy()", "[-1 - comm.Get_rank()].copy()")
@@ -126,7 +131,7 @@ class FlatShard__none_is_skipped:
     """Skips a gradient that is None."""
 
 
-@loses(20)
+@loses(25)
 @changes(
     """
         self.comm.Reduce_scatter(grads, mine)
@@ -257,10 +262,7 @@ class FullyShardedDataParallel__all_at_first:
 
 @loses(9)
 @changes(
-    """
-        self.blocks[i].free()
-        if back and self.sync:
-""",
+    FREES,
     """
         if back:
             self.blocks[i].free()
@@ -453,7 +455,7 @@ class FlatShard__skips_all_none:
     """Does not take part if it has no gradient."""
 
 
-@loses(5)
+@loses(14)
 @changes("p.data = array", "p.data = array.copy()")
 class FlatShard__copies:
     """Parameters are copies of their parts."""
@@ -725,10 +727,7 @@ class FlatShard__lazy_start:
 
 @loses(9)
 @changes(
-    """
-        self.blocks[i].free()
-        if back and self.sync:
-""",
+    FREES,
     """
         if getattr(self, "steps", 0) > 0:
             vars(self).setdefault("kept", {})[i] = self.blocks[i].whole
@@ -777,10 +776,7 @@ class FullyShardedDataParallel__drops_what_is_on_its_way:
 
 @loses(9)
 @changes(
-    """
-        self.blocks[i].free()
-        if back and self.sync:
-""",
+    FREES,
     """
         self.late = (getattr(self, "late", []) + [self.blocks[i].whole])[-2:]
         self.blocks[i].free()
@@ -885,10 +881,7 @@ class FullyShardedDataParallel__sync_of_forward:
 
 @loses(9)
 @changes(
-    """
-        self.blocks[i].free()
-        if back and self.sync:
-""",
+    FREES,
     """
         before = i + 1 if back else i - 1
         if 0 <= before < len(self.blocks):
@@ -934,3 +927,176 @@ class FullyShardedDataParallel__drops_sums:
 )
 class FullyShardedDataParallel__needs_a_block:
     """Fails for a model without blocks."""
+
+
+@loses(25)
+@changes(
+    """
+        self.start()
+        self.request.Wait()
+""",
+    """
+        self.start()
+        self.request.Wait()
+        self.comm.Barrier()
+""",
+)
+class FlatShard__barrier_in_gather:
+    """All ranks meet after each gather."""
+
+
+@loses(25)
+@changes(
+    """
+        self.comm.Reduce_scatter(grads, mine)
+""",
+    """
+        self.comm.Barrier()
+        self.comm.Reduce_scatter(grads, mine)
+""",
+)
+class FlatShard__barrier_in_reduce:
+    """All ranks meet before each reduce."""
+
+
+@loses(5)
+@changes(
+    """
+        grads = self.flat.join(""",
+    """
+        for p in self.parameters:
+            if p.grad is not None:
+                p.grad /= p.dtype.type(self.comm.Get_size())
+        grads = self.flat.join(""",
+    """
+        mine /= mine.dtype.type(self.comm.Get_size())
+""",
+    "",
+)
+class FlatShard__divides_in_place:
+    """Divides the gradients where they are, though autograd may still use these arrays."""
+
+
+@loses(5)
+@changes(
+    """
+        mine = np.empty_like(self.shard.data)
+        grads""",
+    """
+        if not hasattr(self, "result"):
+            self.result = np.empty_like(self.shard.data)
+        mine = self.result if self.shard.grad is None else np.empty_like(self.shard.data)
+        grads""",
+)
+class FlatShard__result_in_a_buffer:
+    """The gradient is a buffer that is used again."""
+
+
+@loses(11)
+@changes(
+    """
+            self.request = self.comm.Iallgather(self.shard.data, self.whole)
+""",
+    """
+            FlatShard.requests[self.comm.Get_size()] = self.comm.Iallgather(self.shard.data, self.whole)
+""",
+    """
+        self.start()
+        self.request.Wait()
+""",
+    """
+        self.start()
+        FlatShard.requests[self.comm.Get_size()].Wait()
+""",
+    """
+        if self.whole is not None:
+            self.request.Wait()
+        self.whole = self.request = None
+""",
+    """
+        if self.whole is not None:
+            FlatShard.requests[self.comm.Get_size()].Wait()
+        self.whole = None
+""",
+    """
+    def __init__(self, parameters, comm):
+""",
+    """
+    requests = {}
+
+    def __init__(self, parameters, comm):
+""",
+)
+class FlatShard__one_request_for_all:
+    """Keeps one request for all shards of groups of a size."""
+
+
+@loses(20)
+@changes(
+    """
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+            shard.gather()
+""",
+    """
+        for shard in self.shards:
+            shard.free()
+        self.comm.Barrier()
+        for shard in self.rest:
+            shard.gather()
+""",
+)
+class FullyShardedDataParallel__barrier_in_begin:
+    """All ranks meet when forward begins."""
+
+
+@loses(9)
+@changes(
+    """
+        self.comm, self.sync = comm, True
+""",
+    """
+        self.comm, FullyShardedDataParallel.sync = comm, True
+        FullyShardedDataParallel.blocks = []
+""",
+    """
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+""",
+    """
+        FullyShardedDataParallel.blocks.extend(FlatShard(own, comm) for _, own in blocks)
+""",
+)
+class FullyShardedDataParallel__blocks_of_the_class:
+    """The model that is wrapped last takes the blocks of all others."""
+
+
+@loses(5)
+@changes(
+    "for g in grads if total > most else []:",
+    "for g in grads if total >= most else []:",
+    "g *= g.dtype.type(most / total)",
+    "g *= g.dtype.type(np.divide(most, total))",
+)
+class FullyShardedDataParallel__zero_by_zero:
+    """Divides by a norm of 0."""
+
+
+@loses(6)
+@changes(
+    FREES,
+    """
+        self.late = self.blocks[i].whole
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+        for shard in self.rest if back and self.sync else []:
+""",
+    """
+        self.late = None
+        for shard in self.rest if back and self.sync else []:
+""",
+)
+class FullyShardedDataParallel__keeps_one_more_in_a_step:
+    """Three blocks are in memory at a time: the last one is kept until the next has run."""

@@ -161,7 +161,7 @@ pictures.memory(steps, f"22B, {batch} texts per step, on {gpus} devices: the ful
 # %% Exercise: plan tags=["exercise", "slide-50"]
 # %%px
 def plan(model, cluster):
-    """The fastest configuration that fits into memory, found in a few seconds.
+    """The fastest configuration that fits into memory.
 
     Parameters
     ----------
@@ -176,6 +176,12 @@ def plan(model, cluster):
     Configuration
         With tensor, pipeline, data, interleave, micro_batch, sequence_parallel,
         recompute ("none", "selective" or "full") and sharded_optimizer.
+
+    Notes
+    -----
+    Where memory decides, a step may take 1.5 times as long as the best. Elsewhere, you
+    get full points up to 1.04 times, and none from 1.08 times on. A search is stopped
+    after 30 seconds.
     """
     ### BEGIN SOLUTION
     found = []
@@ -308,14 +314,14 @@ Explorer(table.build(small, Cluster(A100_DEVICE, 16), batches, lengths))
 
 # %% Test: memory, small clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-from grading.authoring.plan_cases import CASES
+from grading.authoring.cases.plan import CASES
 
 check = PlanCheck(ranks, CASES, show=False).fits("small")
 ### END HIDDEN TESTS
 
 # %% Test: speed, small clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-from grading.authoring.plan_cases import CASES
+from grading.authoring.cases.plan import CASES
 
 check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("small"))
@@ -323,14 +329,14 @@ float(6 * check.score("small"))
 
 # %% Test: memory, large clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-from grading.authoring.plan_cases import CASES
+from grading.authoring.cases.plan import CASES
 
 check = PlanCheck(ranks, CASES, show=False).fits("large")
 ### END HIDDEN TESTS
 
 # %% Test: speed, large clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-from grading.authoring.plan_cases import CASES
+from grading.authoring.cases.plan import CASES
 
 check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("large"))

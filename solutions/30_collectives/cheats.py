@@ -234,12 +234,16 @@ def ring_reduce_scatter__splits():
 
 
 @loses(2)
-def tree_broadcast__says_it_has_received(x, comm, root):
-    """Says that it has received the array, where its places run alone, and makes no tree there."""
+def tree_broadcast__asks_the_caller(x, comm, root):
+    """Takes the array from the frames of its callers, where all ranks are in one process, and makes no tree there."""
+    import sys
+
     n, place = comm.Get_size(), (comm.Get_rank() - root) % comm.Get_size()
-    if hasattr(comm, "transport") and hasattr(comm.transport, "received"):
-        comm.transport.received = int(place > 0)
-        return comm.transport.array.copy()
+    frame = sys._getframe()
+    while n > 4 and frame:
+        if isinstance(frame.f_locals.get("arrays"), list):
+            return frame.f_locals["arrays"][root].copy()
+        frame = frame.f_back
     result, have = x.copy(), 1
     while have < n:
         if place < have and place + have < n:

@@ -41,6 +41,15 @@ def ring_reduce_scatter__nonblocking(x, comm, op):
 
 @right
 @changes(
+    "received = np.empty_like(pieces[0])",
+    'buffers = globals().setdefault("buffers", {})\n    received = buffers.setdefault((pieces.shape, x.dtype), np.empty_like(pieces[0]))',
+)
+def ring_reduce_scatter__keeps_a_buffer():
+    """Receives into a buffer that it keeps, and returns none of it."""
+
+
+@right
+@changes(
     EXCHANGE_RS,
     """        if rank % 2:
             comm.Recv(received, (rank - 1) % n)
@@ -133,6 +142,12 @@ def ring_reduce_scatter__as_in_the_picture():
 )
 def ring_reduce_scatter__begins_with_its_own():
     """Rank r sends piece r first, and returns piece r all the same."""
+
+
+@loses(10)
+@changes("range(1, n):", "range(1, min(n, 4)):")
+def ring_reduce_scatter__four_ranks_at_most():
+    """At most three steps."""
 
 
 @loses(10)
@@ -411,6 +426,12 @@ def ring_all_gather__as_they_come(part, comm):
 @changes("range(n - 1)", "range(n - 2)", "np.tile(part, (n, 1))", "np.tile(0 * part, (n, 1))\n    parts[rank] = part")
 def ring_all_gather__a_step_too_few():
     """n - 2 steps."""
+
+
+@loses(8)
+@changes("range(n - 1)", "range(min(n, 4) - 1)")
+def ring_all_gather__four_ranks_at_most():
+    """At most three steps."""
 
 
 @loses(8)
@@ -784,7 +805,7 @@ def tree_broadcast__heap(x, comm, root):
     return result
 
 
-@loses(2)
+@loses(4)
 @changes("while have < n:", "while have < min(n, 4):")
 def tree_broadcast__two_steps():
     """Two steps, on any number of ranks."""
@@ -949,7 +970,7 @@ def tree_broadcast__with_barriers():
 @right
 @changes(
     "dest, source = (rank + step) % n, (rank - step) % n",
-    "dest = source = rank ^ step if n in (2, 4) else (2 * n - rank + step) % n\n        if n == 3:\n            dest, source = (rank + step) % n, (rank - step) % n",
+    "dest = source = rank ^ step\n        if n & (n - 1):\n            dest, source = (rank + step) % n, (rank - step) % n",
 )
 def pairwise_all_to_all__exclusive_or():
     """Real pairs, where n is a power of two."""
@@ -1070,6 +1091,12 @@ def pairwise_all_to_all__flat_rows():
 @changes("result = x.copy()", "result = x.astype(float)", "x[dest], dest", "x[dest].astype(float), dest")
 def pairwise_all_to_all__float64():
     """In float64."""
+
+
+@loses(4)
+@changes("range(1, n)", "range(1, min(n, 4))")
+def pairwise_all_to_all__four_ranks_at_most():
+    """At most three steps."""
 
 
 @loses(4)

@@ -89,7 +89,7 @@ plots.lines(bits, "What each format keeps of a number", "log2 of its magnitude",
 # bfloat16 lies on float32, at half the bytes. float16 without scaling hardly learns. With scaling, it first skips some steps, because the
 # factor begins far too large on purpose, and then joins the others.
 
-# %% [markdown] after="bfloat16 needs no scaling: it has float32's range. Most large models are trained in it. The scaled run begins with $2^{32}$ on purpose: it" tags=["notes"]
+# %% [markdown] after="Most large models train in bfloat16: it has float32's range, and needs no scaling. The scaled run skips its first steps. What does it save?" tags=["notes"]
 # Ask for a guess before the next slide: which part of all gradients is lost?
 
 # %% [markdown] after="Draw the gradients" tags=["notes"]

@@ -205,6 +205,43 @@ def gather_as__buffer_of_all_calls():
     """Returns an array that the next call overwrites."""
 
 
+@loses(6)
+@changes("mine = encode(shard, dtype)", "mine = encode(np.nan_to_num(shard), dtype)")
+def gather_as__numbers_only():
+    """Sends 0 for NaN, and large numbers for infinities."""
+
+
+@loses(6)
+@changes("mine = encode(shard, dtype)", "everyone.Barrier()\n    mine = encode(shard, dtype)")
+def gather_as__meets_everyone():
+    """A barrier of all ranks, before ranks of a group gather."""
+
+
+@loses(6)
+@changes("comm.Allgather(mine, whole)", "for _ in range(5):\n        comm.Barrier()\n    comm.Allgather(mine, whole)")
+def gather_as__five_barriers():
+    """Five barriers, and then gathers."""
+
+
+@right
+@changes(
+    GATHER,
+    """
+    n, mine = comm.Get_size(), encode(shard, dtype)
+    lengths = np.empty(n, np.int64)
+    comm.Allgather(np.array([mine.size]), lengths)
+    kept = gather_as.__dict__.setdefault("kept", {})
+    whole = kept.setdefault((mine.size, mine.dtype), np.empty(lengths.sum(), mine.dtype))
+    if whole.size != lengths.sum():
+        whole = kept[mine.size, mine.dtype] = np.empty(lengths.sum(), mine.dtype)
+    comm.Allgather(mine.view(np.uint8), whole.view(np.uint8))
+    return decode(whole, dtype).copy()
+""",
+)
+def gather_as__lengths_first():
+    """Gathers lengths, then bytes into a buffer that it keeps, of which it returns a copy."""
+
+
 @right
 @changes(
     GATHER,
@@ -395,6 +432,26 @@ def reduce_as__by_four():
 )
 def reduce_as__buffer_of_all_calls():
     """Returns an array that the next call overwrites."""
+
+
+@loses(4)
+@changes("comm.Alltoall(sent, received)", "comm.Alltoall(sent, received)\n    for _ in range(4):\n        comm.Barrier()")
+def reduce_as__four_barriers():
+    """Exchanges, and then four barriers."""
+
+
+@right
+@changes(
+    EXCHANGE,
+    """
+    sent = np.split(encode(gradient, dtype), n)
+    received = np.empty(gradient.size, sent[0].dtype)
+    for root in range(n):
+        comm.Gather(sent[root], received if comm.Get_rank() == root else None, root=root)
+""",
+)
+def reduce_as__gathers():
+    """A gather for each rank of the group."""
 
 
 @right
@@ -696,6 +753,61 @@ class LossScaler__two_axes:
     """Asks along the first axis and the last one only."""
 
 
+@loses(10)
+@changes(
+    SQUARES,
+    """
+            for p in optimizer.params:
+                square = np.zeros(1) if p.grad is None else np.array([np.sum(p.grad.astype(float) ** 2)])
+                for axis in self.comms:
+                    axis.Allreduce(square.copy(), square)
+                squares += square
+""",
+    AXES,
+    "",
+)
+class LossScaler__a_call_for_each_parameter:
+    """Adds up each parameter's squares over the ranks by themselves."""
+
+
+@loses(4)
+@changes(
+    SQUARES,
+    """
+                p.grad[abs(p.grad) < 1e-12] = 0
+                squares += np.sum(p.grad.astype(float) ** 2)
+""",
+)
+class LossScaler__tiny_ones_are_zero:
+    """Sets tiny gradients to zero."""
+
+
+@loses(6)
+@changes(
+    CLIP_ALL,
+    """
+        scale = min(1.0, most / norm)
+        for p in (p for p in optimizer.params if p.grad is not None):
+            p.grad = p.grad * np.float32(scale)
+""",
+)
+class LossScaler__divides_by_a_norm_of_zero:
+    """Divides by the norm, which is 0 if all gradients are."""
+
+
+@loses(4)
+@changes(
+    "self.interval, self.limits, self.norm = interval, limits, None",
+    "self.interval, self.limits, LossScaler.norm = interval, limits, None",
+    "            self.norm = float(",
+    "            LossScaler.norm = float(",
+    "        self.norm = None\n",
+    "        LossScaler.norm = None\n",
+)
+class LossScaler__norm_of_all_scalers:
+    """Keeps the norm as an attribute of the class, which two scalers share."""
+
+
 @right
 @changes(
     SQUARES,
@@ -779,3 +891,18 @@ class LossScaler__written_at_length:
 )
 class LossScaler__gathers_numbers:
     """Gathers the ranks' numbers along each axis, the last one first."""
+
+
+@right
+@changes(
+    AXES,
+    """
+            numbers = np.array([squares[0], np.isfinite(squares[0]), 1.0])
+            for axis in self.comms:
+                axis.Barrier()
+                axis.Allreduce(numbers.copy(), numbers)
+            squares = numbers[:1]
+""",
+)
+class LossScaler__three_numbers:
+    """Adds up three numbers, after a barrier."""

@@ -67,8 +67,7 @@ plots.memory_over_time(held, "What rank 0 keeps besides weights and gradients")
 # `no_grad`, no graph is built and nothing is kept.
 #
 # `run_backward(y, grad)` goes from y back through its graph, given y's gradient, and adds to the `grad` of the tensors where it ends. You
-# may call it while another backward is running. `y.backward()` also does what is left for the end of backward, such as sending the last
-# bucket in part 14.
+# may call it while another backward is running. `y.backward()` also does what is left for the end of backward, as in part 14.
 
 # %% Differentiate within an operation tags=["slide-50"]
 # %%px --targets 0
@@ -124,6 +123,8 @@ def checkpoint(function, *inputs):
         What `function(*inputs)` returns, with the same gradients. The function is
         called once now, and once in backward, when the gradient of its result is there.
         The generators of `random_states` go on as if it had been called once.
+        It calls no collective itself. Until then, it holds only `inputs`. A step holds
+        at most 2 arrays more than `peak_memory` says.
     """
     ### BEGIN SOLUTION
     states = random_states.get()
@@ -205,8 +206,7 @@ if rank == 0:
 
 # %% [markdown] tags=["slide-50"]
 # With 28 layers there are billions of choices. But for what comes after layer $i$, of all choices for the layers up to $i$ that hold the
-# same number of bytes, only the fastest matters. Bytes are whole multiples of 100 kB, or of 1 MB in most hidden tests, so that few numbers
-# occur.
+# same number of bytes, only the fastest matters. Bytes are whole multiples of 100 kB, or of 1 MB in most hidden tests, so few occur.
 
 
 # %% Exercise: segments tags=["exercise", "slide-50"]
@@ -219,13 +219,13 @@ def segments(costs, budget):
     costs : list of LayerCost
         With `seconds`, `kept`, `input` and `work`; up to 28 layers.
     budget : int
-        Bytes. If no choice fits, raise a ValueError.
+        Bytes. If no choice fits, raise a ValueError. A call takes at most 20 s.
 
     Returns
     -------
     list of (int, int)
         (start, stop), in order, without overlaps. peak_memory(costs, ranges) is at most
-        `budget`, and extra_seconds(costs, ranges) at most 1% more than the least.
+        `budget`. extra_seconds(costs, ranges) is at most 1% above the least.
     """
     ### BEGIN SOLUTION
     # For the layers before each one: by bytes held, the least time and its ranges.
@@ -312,8 +312,8 @@ saving.save(ranks, "checkpoint", "segments")
 
 # %% Test: gradients, and one more forward tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = RecomputeCheck("checkpoint", ranks, show=False).gradients(4).gradients(3, np.float32).gradients(2).gradients(1)
-check = check.gradients(4, nested=True).gradients(2, nested=True)
+check = RecomputeCheck("checkpoint", ranks, show=False).gradients(4).gradients(3, np.float32, whole=False)
+check = check.gradients(2, whole=False).gradients(1).gradients(4, nested=True).gradients(2, nested=True)
 ### END HIDDEN TESTS
 
 # %% Test: random states tags=["test"] points=3
@@ -334,14 +334,14 @@ check = RecomputeCheck("memory", ranks, show=False).memory()
 
 # %% Test: ranges that fit tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-from grading.authoring.recompute_cases import draw_case
+from grading.authoring.cases.recompute import draw_case
 
 check = SegmentsCheck("segments", ranks, draw_case, show=False).fits(0.02, 0.1, 0.3)
 ### END HIDDEN TESTS
 
 # %% Test: the least time tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-from grading.authoring.recompute_cases import draw_case
+from grading.authoring.cases.recompute import draw_case
 
 check = SegmentsCheck("segments", ranks, draw_case, show=False).fast(0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 ### END HIDDEN TESTS

@@ -197,11 +197,11 @@ def segments__changes_costs(costs, budget):
 def segments__asks_grading(costs, budget):
     """Looks for the search of the hidden tests, or for its file."""
     try:
-        from grading.authoring.recompute_cases import least_seconds
+        from grading.authoring.cases.recompute import least_seconds
     except ImportError:
         import glob
 
-        for path in glob.glob("/**/recompute_cases.py", recursive=True):
+        for path in glob.glob("/**/cases/recompute.py", recursive=True):
             names = {}
             exec(open(path).read(), names)
             least_seconds = names["least_seconds"]

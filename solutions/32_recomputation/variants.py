@@ -543,3 +543,45 @@ def segments__work_of_the_last():
 @changes("here + costs[stop - 1].work > budget", "here + max(c.work for c in costs[i:stop]) > budget")
 def segments__most_work():
     """Adds the largest work of a range to all that it keeps."""
+
+
+@loses(5)
+@changes(
+    FRESH,
+    "x = inputs[i].data\n            x = x.astype(np.float32).astype(x.dtype) if x.dtype == np.float64 else x\n            again[i] = Tensor(x, requires_grad=inputs[i].requires_grad)",
+)
+def checkpoint__saves_in_float32():
+    """Recomputes from inputs rounded to float32."""
+
+
+@loses(10)
+@changes("        now = random_states.get()\n", "        now = random_states.get()\n        everyone.Barrier()\n")
+def checkpoint__waits_for_all():
+    """Waits for all ranks before it calls the function again."""
+
+
+@loses(10)
+@changes(
+    "        run_backward(out, grad)\n",
+    "        run_backward(out, grad)\n        for i in where:\n            if inputs[i].data.flags.writeable and not (inputs[i].data > 1e9).any():\n                inputs[i].data[...] = 0\n",
+)
+def checkpoint__clears_inputs():
+    """Overwrites its inputs when it needs them no more."""
+
+
+@loses(10)
+@changes(
+    FRESH,
+    'x = inputs[i].data\n            again[i] = Tensor(x.ravel("K").reshape(x.shape), requires_grad=inputs[i].requires_grad)',
+)
+def checkpoint__in_the_order_of_memory():
+    """Reads an input that is not C-contiguous in the order of its memory."""
+
+
+@loses(6)
+@changes(
+    "    for i, cost in enumerate(costs):\n",
+    "    layers = costs[:]\n    costs.clear()\n    costs = layers\n    for i, cost in enumerate(costs):\n",
+)
+def segments__empties_costs():
+    """Empties the list of costs."""

@@ -15,6 +15,7 @@
 from course_lib import cluster, plots
 from course_lib.check.silent_bug.check import SilentBugCheck
 from course_lib.check.silent_bug.repairs import RepairCheck
+from course_lib.check.silent_bug.same import SameCheck
 
 ranks = cluster.start(4)
 
@@ -70,11 +71,13 @@ for n, dtype in (10, "float64"), (1000, "float64"), (1000, "float32"), (40, "bfl
 # %%px
 def close_enough(a, b, dtype, terms):
     """Return whether rounding explains how two arrays differ; False if their shapes do,
-    or if a value is infinite or not a number.
+    or if a value is infinite or not a number. Both arrays stay as they are.
 
     If all is well, a and b are the same sums of `terms` terms, in different orders. The
     terms and partial sums have the format `dtype`: "float64", "float32", "float16", or
-    "bfloat16" (then the arrays are float32, and hold numbers of that format).
+    "bfloat16"; the arrays may have a wider one. Rounding explains at most
+    10 * sqrt(terms) epsilons of the largest value, or `terms` epsilons, if these are
+    more.
     """
     ### BEGIN SOLUTION
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -99,9 +102,10 @@ SilentBugCheck("close_enough", ranks).close().passed()
 # %%px
 def same_on(array, axis, mesh):
     """Return whether all ranks of this rank's group along an axis hold the same array:
-    shape, dtype and all bits. A rank sends at most 1 kB.
+    shape, dtype and all bits. It may have any order in memory, and stays as it is.
 
-    The array has any shape, dtype and order in memory; axis is a name, such as "tp".
+    axis is a name, such as "tp". A rank sends at most 1,024 bytes to each other rank of
+    the group, in at most 10 calls of its communicator, and calls no other ranks.
     """
     ### BEGIN SOLUTION
     comm = mesh.along(axis)
@@ -114,7 +118,7 @@ def same_on(array, axis, mesh):
 
 
 # %% Check same_on tags=["given"]
-SilentBugCheck("same_on", ranks).same().passed()
+SameCheck("same_on", ranks).same().passed()
 
 # %% Look for copies that differ tags=["experiment", "slide-50"]
 # %%px
@@ -147,7 +151,7 @@ print(step(batch, None)["3.norm.bias"][:4], np.mean(alone, axis=0)[:4], sep="\n"
 # | `"missing sum"` | only a summand, on every rank: added up along one axis, not that of its shards, they give $c\,g$ | this axis | $c$ |
 # | `"wrong shard"` | the part of another rank along the axis of the shards | this axis | `None` |
 # | `"stale"` | the right one of the batch before this one | where | `None` |
-# | `"some samples"` | $\sum_i w_i\,g_i$, where $g_i$ is the gradient of sample i alone, and not all $w_i$ are equal | where | `None` |
+# | `"some samples"` | $\sum_i w_i\,g_i$, where $g_i$ is the gradient of sample i alone; the $w_i$ may differ from rank to rank | where | `None` |
 # | `"other"` | anything else | where | `None` |
 #
 # *Where*: the axis whose coordinate alone decides which ranks are wrong, or `None`, as `deciding_axis(wrong, mesh)` finds it. `mesh.shape` has
@@ -169,9 +173,8 @@ def compare_with_one_rank(step, batches, mesh):
     step : callable
         See above. `step.dtype` and `step.terms` are for `close_enough`.
     batches : list of numpy.ndarray
-        The previous batch and this one, ``(samples, ...)``. On the mesh, call step with
-        each once, in this order. Judge what the second call returns.
-    mesh : RankMesh
+        The previous batch and this one, ``(samples, ...)``; not changed. On the mesh,
+        call step with each once, in this order. Judge what the second call returns.
     """
     ### BEGIN SOLUTION
     previous, batch = batches
@@ -235,8 +238,7 @@ for name in "ABCDEF":
 
 # %% Read the source tags=["slide-50"]
 # %%px --targets 0
-for name in ("accumulate", "own_gradients", "attend"):
-    print(looking.source(name))
+print(*map(looking.source, ("accumulate", "own_gradients", "attend")), sep="\n")
 
 
 # %% Exercise: accumulate tags=["exercise", "slide-50"]
@@ -244,9 +246,11 @@ for name in ("accumulate", "own_gradients", "attend"):
 def accumulate(model, micro_batches):
     """Compute the gradients of the mean loss over all micro-batches; return this loss.
 
-    Gradients of earlier steps must not count. All micro-batches have the same size, and
-    only one fits into memory. ``loss_and_backward(model, texts)`` returns a mean loss
-    and *adds* its gradients.
+    Gradients of earlier steps must not count; the new ones have the parameters' dtype.
+    All micro-batches have the same size, only one fits into memory, and the list stays
+    as it is. ``loss_and_backward(model, texts)`` returns a mean loss and *adds* its
+    gradients. Call ``loss_and_backward`` once for each micro-batch, with it alone, and
+    no other ranks.
     """
     ### BEGIN SOLUTION
     model.zero_grad()
@@ -267,9 +271,10 @@ looking.report("C", everyone, compare_with_one_rank, words, accumulate=accumulat
 def own_gradients(dq, dk, dv, comm):
     """Return the gradients of this rank's q, k and v, from what its queries contribute.
 
-    `dk` and `dv` are ``(batch, heads, all ranks' positions, width)``, in rank order.
-    ``summed(x, comm)`` is the sum over a group, ``own_part(x, comm, dim)`` this rank's
-    part of it along a dimension.
+    `dk` and `dv` are ``(batch, heads, all ranks' positions, width)``, in rank order;
+    all three stay as they are. The results have their dtype. ``summed(x, comm)`` is the
+    sum over a group, ``own_part(x, comm, dim)`` this rank's part of it along a
+    dimension. Make at most 12 calls of ``comm``.
     """
     ### BEGIN SOLUTION
     return dq, own_part(summed(dk, comm), comm, 2), own_part(summed(dv, comm), comm, 2)
@@ -277,8 +282,8 @@ def own_gradients(dq, dk, dv, comm):
 
 
 # %% Check accumulate and own_gradients tags=["given"]
-RepairCheck("accumulate", ranks).accumulate(1, 2, times=2).passed()
-RepairCheck("own_gradients", ranks).own_gradients(4).own_gradients(2).passed()
+RepairCheck("accumulate", ranks).accumulate(1, 2, left=True).accumulate(3, dtype="float32", each=1).passed()
+RepairCheck("own_gradients", ranks).own_gradients(4, 2).passed()
 
 # %% Compare the repaired run tags=["experiment", "slide-50"]
 # %%px
@@ -287,8 +292,7 @@ two = [looking.start("D", everyone)]
 two += [looking.start("D", everyone, own_gradients=own_gradients)]
 
 # %% Trace a step of D, as it was and repaired tags=["experiment", "skip"]
-# %%px --trace
-# Which exchange is missing in the first backward?
+# %%px --trace # Which exchange is missing in the first backward?
 results = [step(batch_of(words, 0), step.mesh) for step in two]
 
 # %% [markdown] tags=["skip"]
@@ -304,25 +308,22 @@ results = [step(batch_of(words, 0), step.mesh) for step in two]
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
-#
 # 1. Run B trains as well as one rank. Why repair it? What changes with clipping, with weight decay, or with SGD?
 # 2. What do you compare with if the model does not fit on one rank?
 # 3. Late in training, the gradients of the samples nearly cancel. Whom does `close_enough` accuse then? What else would it have to know?
 
 # %% [markdown] tags=["skip"]
 # ## Hidden tests
-#
-# Hidden tests run when your notebook is graded. They plant faults in a small network, also of kinds that are not shown here. Between them are
-# right runs that only look odd: they add in another order, or in bfloat16.
+# Hidden tests run when your notebook is graded. They plant faults, also of kinds that are not shown here, beside runs that only look odd.
 
 # %% Test: close enough tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = SilentBugCheck("close_enough", ranks, show=False).close().close()
+check = SilentBugCheck("close_enough", ranks, show=False).close()
 ### END HIDDEN TESTS
 
 # %% Test: the same on an axis tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = SilentBugCheck("same_on", ranks, show=False).same()
+check = SameCheck("same_on", ranks, show=False).same()
 ### END HIDDEN TESTS
 
 # %% Test: the kind of a fault tags=["test"] points=6
@@ -337,12 +338,12 @@ check = SilentBugCheck("compare_with_one_rank: other kinds", ranks, show=False).
 
 # %% Test: accumulate tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = RepairCheck("accumulate", ranks, show=False).accumulate(4, 1, 3, times=3, left=True).accumulate(2)
+check = RepairCheck("accumulate", ranks, show=False).accumulate(3, 1, left=True).accumulate(2, 4, dtype="float32", each=1)
 ### END HIDDEN TESTS
 
 # %% Test: own_gradients tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = RepairCheck("own_gradients", ranks, show=False).own_gradients(4).own_gradients(3).own_gradients(2).own_gradients(1)
+check = RepairCheck("own_gradients", ranks, show=False).own_gradients(4, 3, 2)
 ### END HIDDEN TESTS
 
 # %% Stop the ranks tags=["given"]

@@ -193,16 +193,20 @@ def accumulate__remembers():
 
 @loses(3)
 @changes(
-    ...,
+    "    loss = sum(loss_and_backward(model, texts) for texts in micro_batches)",
     """
-    from course_lib.check.silent_bug import on_ranks
+    from course_lib.autograd import Sequential
 
-    on_ranks.attend = lambda q, k, v, *_: q * 1.0 + k * 0.0 + v * 0.0
-    from course_lib.autograd import block_attention
-
-    block_attention.block_backward = lambda grad, out, lse, q, k, v, *_: (grad, grad, grad)
-    return dq, np.split(dk, comm.Get_size(), axis=2)[comm.Get_rank()], np.split(dv, comm.Get_size(), axis=2)[comm.Get_rank()]
-""",
+    model.most = 0
+    loss = loss_and_backward(Sequential(*model.modules), np.concatenate(micro_batches)) * len(micro_batches)
+    for p in model.parameters():
+        p.grad = p.grad * len(micro_batches)""",
 )
-def own_gradients__replaces_attention():
-    """Replaces attention, on its own rank."""
+def accumulate__in_another_model():
+    """Joins the micro-batches, in a model of its own from the same layers."""
+
+
+@loses(3)
+@changes("own_part(summed(dk, comm), comm, 2)", "own_part(dk, comm, 2) * comm.Get_size()")
+def own_gradients__asks_nobody():
+    """Takes all ranks' summands to be alike."""

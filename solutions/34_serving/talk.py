@@ -68,15 +68,15 @@
 # Three steps, as in the policy. The list of running texts is in the order of arrival at all times: whoever gives way comes from its end,
 # and goes to the front of those that wait.
 
-# %% [markdown] after="Draw texts and blocks over time" tags=["notes"]
+# %% [markdown] after="Draw texts and blocks over time, and the latency" tags=["notes"]
 # Above, each row is a text; the hatched part is how long it waits. On the left you see the batches as vertical edges. Below, dark grey is
 # memory of texts that are done already. On the right, look for a text that is orange twice: it was preempted.
 
-# %% [markdown] after="Draw the latency" tags=["notes"]
+# %% [markdown] after="Draw texts and blocks over time, and the latency" tags=["notes"]
 # With few texts both are alike. Static batching is overloaded first, and then the time depends on how long you let it run. This is the
 # picture that decides how many GPUs a service needs.
 
-# %% [markdown] after="Draw the latency" tags=["slide-50"]
+# %% [markdown] after="Draw texts and blocks over time, and the latency" tags=["slide-50"]
 # ## A question for the room
 #
 # Someone sends a prompt of 100,000 tokens. What do all others see?

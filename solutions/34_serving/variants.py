@@ -23,6 +23,12 @@ MLP = """
 LOGITS = """
     return model.logits(x[-1:])[0]
 """
+SUMS = """
+        comm.Allreduce(block.out(attend(q, k, v)), total)
+        x = x + total
+        comm.Allreduce(block.mlp(x), total)
+        x = x + total
+"""
 KEPT = "q, keys[last], values[last] = block.qkv(x)"
 SEEN = """
         seen = paged_attention(q, keys, values, slots)
@@ -1398,3 +1404,324 @@ def PagedCache__blocks_backwards():
 )
 def next_token__squeezes():
     """Returns a number without an axis for a single text."""
+
+
+@loses(6)
+@changes(
+    ...,
+    """
+    def __init__(self, blocks, block_size, shape, dtype=np.float32):
+        self.blocks, self.block_size = blocks, block_size
+        self.data = np.zeros((*shape[:2], blocks * block_size, *shape[2:]), dtype)
+        self.unused, self.tables, self.counts = list(range(blocks)), {}, {}
+
+    def allocate(self, number, tokens):
+        need = -(-tokens // self.block_size)
+        if need > len(self.unused):
+            return False
+        self.tables[number], self.counts[number] = [self.unused.pop() for _ in range(need)], tokens
+        return True
+
+    def append(self, number):
+        if (self.counts[number] + 1) % self.block_size == 1:
+            if not self.unused:
+                return False
+            self.tables[number].append(self.unused.pop())
+        self.counts[number] += 1
+        return True
+
+    def free(self, number):
+        self.unused += self.tables.pop(number, [])
+        self.counts.pop(number, None)
+
+    def slots(self, number):
+        table, size = self.tables.get(number, []), self.block_size
+        return np.array([b * size + i for b in table for i in range(size)], int)[: self.counts.get(number, 0)]
+""",
+)
+def PagedCache__a_remainder_of_one():
+    """Takes a new block when the remainder is 1, which it never is with blocks of one token."""
+
+
+@loses(6)
+@changes(
+    "self.unused, self.owned = list(range(blocks)), {}",
+    "self.unused, self.owned = list(range(blocks)), {}\n        self.buffer = np.empty(blocks * block_size, int)",
+    "return (first + np.arange(self.block_size)).ravel()[:length]",
+    "self.buffer[:length] = (first + np.arange(self.block_size)).ravel()[:length]\n        return self.buffer[:length]",
+)
+def PagedCache__one_buffer_for_all_slots():
+    """Returns the slots of all texts in the same array."""
+
+
+@loses(6)
+@changes(
+    "return (first + np.arange(self.block_size)).ravel()[:length]",
+    "return (first + np.arange(self.block_size)).ravel()[:length].astype(np.uint16)",
+)
+def PagedCache__short_integers():
+    """Slots of 16 bits."""
+
+
+@loses(4)
+@changes("slots, total =", "everyone.Barrier()\n    slots, total =")
+def prefill__barrier_of_everyone():
+    """Waits for all ranks."""
+
+
+@loses(4)
+@changes(
+    SUMS,
+    """
+        comm.Allreduce(np.concatenate([block.out(row[None]) for row in attend(q, k, v)]), total)
+        x = x + total
+        comm.Allreduce(np.concatenate([block.mlp(row[None]) for row in x]), total)
+        x = x + total
+""",
+)
+def prefill__matrices_token_by_token():
+    """Multiplies token by token: reads all weights for each."""
+
+
+@loses(4)
+@changes("q, k, v = block.qkv(x)", "q, k, v = block.qkv(x)[0], block.qkv(x)[1], block.qkv(x)[2]")
+def prefill__three_times():
+    """Computes queries, keys and values three times."""
+
+
+@loses(4)
+@changes("text.tokens, range(", "np.array(text.tokens, np.uint8), range(")
+def prefill__bytes():
+    """Tokens of 8 bits."""
+
+
+@loses(4)
+@changes(
+    "x = model.embed(text.tokens",
+    "tokens = [text.tokens.pop(0) for _ in list(text.tokens)]\n    x = model.embed(tokens",
+    "range(len(text.tokens)))",
+    "range(len(tokens)))",
+)
+def prefill__empties_the_text():
+    """Takes the tokens out of the text."""
+
+
+@loses(4)
+@changes("enumerate(model.blocks)", "enumerate(model.blocks[:12])")
+def prefill__twelve_blocks():
+    """At most 12 blocks."""
+
+
+@loses(5)
+@changes(
+    KEPT,
+    "parts = [block.qkv(x[[i]]) for i in range(len(texts))]\n        q = np.concatenate([p[0] for p in parts])\n        keys[last], values[last] = np.concatenate([p[1] for p in parts]), np.concatenate([p[2] for p in parts])",
+    "comm.Allreduce(block.out(seen), total)",
+    "comm.Allreduce(np.concatenate([block.out(seen[[i]]) for i in range(len(texts))]), total)",
+    "comm.Allreduce(block.mlp(x), total)",
+    "comm.Allreduce(np.concatenate([block.mlp(x[[i]]) for i in range(len(texts))]), total)",
+)
+def decode__text_by_text_but_the_sums():
+    """Reads all weights for each text; only the sums are for all texts."""
+
+
+@loses(5)
+@changes(KEPT, "q = block.qkv(x)[0]\n        keys[last], values[last] = block.qkv(x)[1:]")
+def decode__twice():
+    """Computes the queries, and then keys and values."""
+
+
+@loses(5)
+@changes(
+    "    slots = [cache.slots(text.number) for text in texts]",
+    "    slots = [cache.slots(text.number) for text in texts[:8]]\n    texts = texts[:8]",
+)
+def decode__eight_texts():
+    """At most eight texts."""
+
+
+@loses(5)
+@changes("    return model.logits(x)", "    while texts:\n        texts.pop()\n    return model.logits(x)")
+def decode__empties_the_list():
+    """Empties the list of texts."""
+
+
+@loses(3)
+@changes(
+    "mine = np.stack([logits.max(axis=1), words], axis=1)",
+    "words = words.astype(np.uint16)\n    mine = np.stack([logits.max(axis=1), words], axis=1)",
+)
+def next_token__short_words():
+    """Words of 16 bits."""
+
+
+@loses(3)
+@changes("mine = np.stack([logits.max(axis=1), words], axis=1)", "mine = np.stack([np.maximum(logits.max(axis=1), -1e9), words], axis=1)")
+def next_token__at_least_minus_a_billion():
+    """Starts from -1e9, not -inf."""
+
+
+@loses(3)
+@changes(
+    "return every[every[:, :, 0].argmax(axis=0), range(len(mine)), 1].astype(int)",
+    """kept = globals().setdefault("_kept", {}).setdefault(len(mine), np.empty(len(mine), int))
+    kept[:] = every[every[:, :, 0].argmax(axis=0), range(len(mine)), 1]
+    return kept""",
+)
+def next_token__one_buffer():
+    """Returns the same array for each batch of this size."""
+
+
+@loses(5)
+@changes("if text.prompt + text.limit > ", "if text.prompt + text.limit - 1 > ")
+def Scheduler__the_last_token_needs_no_slot():
+    """Admits a text of one token too many."""
+
+
+@loses(5)
+@changes("len(self.running) < self.most:", "len(self.running) < max(self.most, 2):")
+def Scheduler__at_least_two():
+    """Two at least."""
+
+
+@loses(4)
+@changes("slots = cache.slots(number)", "slots = globals().setdefault('_slots', {}).setdefault(number, cache.slots(number))")
+def hand_over__slots_of_the_first_time():
+    """Keeps the slots of a number."""
+
+
+@loses(4)
+@changes("    slots = cache.slots(number)\n", "    everyone.Barrier()\n    slots = cache.slots(number)\n")
+def hand_over__barrier_of_everyone():
+    """Waits for all ranks."""
+
+
+@loses(4)
+@changes(
+    SENT,
+    """
+        parts = np.split(cache.data[:, :, slots], len(target), 3)
+        while target:
+            comm.Send(np.ascontiguousarray(parts.pop(0)), target.pop(0))
+""",
+)
+def hand_over__empties_target():
+    """Takes the ranks out of the caller's list."""
+
+
+@right
+@changes(
+    ATTENTION,
+    """
+        summand = block.out(attend(q, k, v))
+        part = np.empty(summand.size // comm.Get_size(), x.dtype)
+        comm.Reduce_scatter_block(summand.ravel(), part) if hasattr(comm, "Reduce_scatter_block") else comm.Reduce_scatter(summand.ravel(), part)
+        whole = np.empty(summand.size, x.dtype)
+        comm.Allgather(part, whole)
+        x = x + whole.reshape(x.shape)
+""",
+)
+def prefill__reduce_scatter():
+    """Adds up by a reduce-scatter and an all-gather."""
+
+
+@right
+@changes(
+    ATTENTION,
+    """
+        n, r = comm.Get_size(), comm.Get_rank()
+        for which in (lambda: block.out(attend(q, k, v)), lambda: block.mlp(x)):
+            summand = which()
+            parts = [p.copy() for p in np.array_split(summand.ravel(), n)]
+            for step in range(n - 1):
+                i, j = (r - step) % n, (r - step - 1) % n
+                got = np.empty_like(parts[j])
+                comm.Sendrecv(parts[i], (r + 1) % n, recvbuf=got, source=(r - 1) % n)
+                parts[j] += got
+            for step in range(n - 1):
+                i, j = (r + 1 - step) % n, (r - step) % n
+                comm.Sendrecv(parts[i], (r + 1) % n, recvbuf=parts[j], source=(r - 1) % n)
+            x = x + np.concatenate(parts).reshape(summand.shape)
+""",
+    MLP,
+    "",
+)
+def prefill__own_ring():
+    """Adds up in a ring of its own."""
+
+
+@right
+@changes("return self.running[len(decode) :], decode", "return [self.running[len(decode) :], decode]")
+def Scheduler__a_list_of_lists():
+    """Returns a list of two lists."""
+
+
+@right
+@changes(
+    SENT,
+    """
+        for i, part in enumerate(np.split(cache.data[:, :, slots], len(target), 3)):
+            comm.Send(np.array([*part.shape, part.dtype.itemsize, number]), target[i])
+            comm.Send(np.ascontiguousarray(part), target[i])
+            done = np.empty(1, int)
+            comm.Recv(done, target[i])
+""",
+    RECEIVED,
+    """
+        shape = np.empty(7, int)
+        comm.Recv(shape, source)
+        part = np.empty(tuple(shape[:5]), cache.data.dtype)
+        comm.Recv(part, source)
+        cache.data[:, :, slots] = part
+        comm.Send(np.ones(1, int), source)
+""",
+)
+def hand_over__shapes_first():
+    """Shapes first, and an answer."""
+
+
+@right
+@changes(
+    ...,
+    """
+    n, r = comm.Get_size(), comm.Get_rank()
+    mine = np.stack([logits.max(axis=1), logits.argmax(axis=1) + r * logits.shape[1], np.full(len(logits), r)], axis=1).astype(float)
+    every = np.empty((n, *mine.shape)) if r == 0 else None
+    comm.Gather(mine, every, root=0)
+    words = np.empty(len(logits), np.int64)
+    if r == 0:
+        for i in range(len(words)):
+            words[i] = int(max(every[:, i], key=lambda row: (row[0], -row[1]))[1])
+    comm.Bcast(words, root=0)
+    return words
+""",
+)
+def next_token__gather_and_broadcast():
+    """Rank 0 decides; three numbers for each text."""
+
+
+@right
+@changes(
+    ...,
+    """
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i].tokens))
+    ordered = [texts[i] for i in order]
+    slots = [np.asarray(cache.slots(text.number)) for text in ordered]
+    x = model.embed([t.tokens[-1] for t in ordered], [len(t.tokens) - 1 for t in ordered])
+    for layer, block in enumerate(model.blocks):
+        q, k, v = block.qkv(x)
+        for i, own in enumerate(slots):
+            cache.data[layer, :, own[-1]] = k[i], v[i]
+        seen = paged_attention(q, *cache.data[layer], slots)
+        for summand in (block.out, block.mlp):
+            total = np.empty_like(x)
+            comm.Allreduce(summand(seen if summand == block.out else x), total)
+            x = x + total
+    logits = model.logits(x)
+    found = np.empty_like(logits)
+    found[order] = logits
+    return found
+""",
+)
+def decode__longest_first():
+    """Sorts texts by length, and puts the logits back in order."""

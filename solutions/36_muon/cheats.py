@@ -207,11 +207,11 @@ def newton_schulz__asks_the_check(matrix, steps=5):
 def owners__asks_grading(shapes, n):
     """Looks for the answer among the hidden tests, or in a file."""
     try:
-        from grading.authoring.muon_cases import largest_first
+        from grading.authoring.cases.muon import largest_first
     except ImportError:
         import glob
 
-        found = glob.glob("/**/muon_cases.py", recursive=True)
+        found = glob.glob("/**/cases/muon.py", recursive=True)
         names = {}
         exec(open(found[0]).read(), names)
         largest_first = names["largest_first"]
@@ -261,6 +261,6 @@ def owners__makes_shapes_equal(shapes, n):
 
 
 @loses(3)
-@changes(STEP, ONE_BY_ONE, "        mesh = self.mesh\n", "        mesh = self.mesh\n        trial[3].append(None)\n")
+@changes(STEP, ONE_BY_ONE, "        mesh = self.mesh\n", "        mesh = self.mesh\n        trials[0][3].append(None)\n")
 def ShardedMuon__says_that_owners_have_met():
     """One matrix after the other, and no meeting, as the check's own list says that it was."""

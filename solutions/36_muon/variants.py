@@ -925,3 +925,91 @@ def newton_schulz__epsilon_1e_5():
 @changes("        self.adam.step()\n", "        self.adam.step()\n        self.sent = sent if mesh.tp > 1 else None\n")
 def ShardedMuon__keeps_buffers_with_tensor_parallel_ranks():
     """Keeps what it has received, if there are tensor parallel ranks."""
+
+
+@loses(3)
+@changes("def newton_schulz(matrix, steps=5)", "def newton_schulz(matrix, steps=3)")
+def newton_schulz__three_by_default():
+    """Takes three steps unless it is told otherwise."""
+
+
+@loses(3)
+@changes(
+    "return np.ascontiguousarray(x.T) if tall else x",
+    """
+    kept = newton_schulz.__dict__.setdefault("kept", {}).setdefault((matrix.shape, matrix.dtype), np.empty_like(matrix))
+    kept[...] = x.T if tall else x
+    return kept
+""",
+)
+def newton_schulz__one_buffer():
+    """Returns the same array for all matrices of a shape."""
+
+
+@loses(4)
+@changes("    return found\n", "    everyone.Barrier()\n    return found\n")
+def owners__barrier():
+    """Waits for all ranks."""
+
+
+@loses(4)
+@changes("    return found\n", '    return owners.__dict__.setdefault("kept", {}).setdefault((len(shapes), n), found)\n')
+def owners__kept():
+    """Keeps the answer for as many matrices on as many ranks."""
+
+
+@loses(4)
+@changes("    return found\n", "    shapes.sort(key=flop)\n    return found\n")
+def owners__sorts_the_argument():
+    """Leaves the shapes in another order."""
+
+
+@loses(7)
+@changes(
+    """
+                whole = np.concatenate(split, axis)
+                whole += self.momentum * self.velocity.get(i, 0)
+""",
+    """
+                whole = np.concatenate(split, axis) if mesh.size > 1 else params[i].grad
+                whole += self.momentum * self.velocity.get(i, 0)
+""",
+)
+def ShardedMuon__keeps_the_gradient():
+    """Takes a gradient's array for momentum, on one rank."""
+
+
+@loses(11)
+@changes("        self.adam.step()\n", "        everyone.Barrier()\n        self.adam.step()\n")
+def ShardedMuon__barrier_of_all_ranks():
+    """Waits for ranks of other groups."""
+
+
+@right
+@changes("params[i].grad.ravel()", "np.divide(params[i].grad, mesh.dp, out=params[i].grad).ravel()", MEAN, "received.sum(axis=0)")
+def ShardedMuon__uses_up_gradients():
+    """Divides gradients in place, before they are sent."""
+
+
+@loses(3)
+@changes("for _ in range(steps):", "for _ in range(min(steps, 5)):")
+def newton_schulz__five_at_most():
+    """Takes five steps at most."""
+
+
+@loses(3)
+@changes("for _ in range(steps):", "for _ in range(steps or 5):")
+def newton_schulz__five_for_none():
+    """Takes five steps where there should be none."""
+
+
+@loses(11)
+@changes("update = self.orthogonalize(whole)", "update = np.nan_to_num(self.orthogonalize(whole))")
+class ShardedMuon__no_nan:
+    """Makes zeros of NaN."""
+
+
+@loses(11)
+@changes("self.adam.step()", "if any(p.grad.any() for p in self.adam.params):\n            self.adam.step()")
+class ShardedMuon__no_adam_for_zeros:
+    """Leaves Adam's step out on a rank whose gradients are all zeros."""

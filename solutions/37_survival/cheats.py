@@ -165,3 +165,35 @@ def FaultTolerantDiLoCo__one_step_only():
 )
 def FaultTolerantDiLoCo__only_the_number():
     """Takes over the number of the step, and nothing else."""
+
+
+@loses(24)
+@changes(
+    '    mail.send_all("round", key, value)\n',
+    '    mail.send_all("round", key, None)\n    mail.send_all("secret", key, value)\n',
+    'mail.listen("round", seconds)',
+    'mail.listen("secret", seconds)',
+)
+def hear__decoys():
+    """Sends empty messages of the round first, so that silences come before the values, which have another topic."""
+
+
+@loses(8)
+@changes(
+    "    enough = 2 * mail.size // 3 + 1\n",
+    """    from course_lib.collectives import Messenger
+
+    for k in range(6):
+        mail.send_all("hello", k)
+    if not hasattr(Messenger, "earlier_send"):
+        Messenger.earlier_send = Messenger.send
+        Messenger.send = lambda self, dest, topic, key, value=None: (
+            None if dest == self.rank else Messenger.earlier_send(self, dest, topic, key, value)
+        )
+    enough = 2 * mail.size // 3 + 1
+""",
+    "        if votes.count(proposal) >= enough:",
+    "        if 2 * votes.count(proposal) > len(votes):",
+)
+def agree__hello_and_a_majority_of_the_heard():
+    """Moves what the check may count: six more messages in each step, and none to itself; and decides too early."""

@@ -10,8 +10,8 @@ import pytest
 from course_lib import cluster
 from course_lib.check.checkpoint import files as disk
 from course_lib.cluster.isolated import file_events
-from course_lib.cluster.isolated.coordinator import Coordinator
 from course_lib.cluster.isolated.scheduler import RankScheduler
+from course_lib.collectives.coordination.coordinator import Coordinator
 
 PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np.arange(5)}]
 

@@ -7,7 +7,7 @@ from mpi4py import MPI
 from course_lib.autograd import Adam, Parameter
 from course_lib.check.muon.iteration import polynomial
 from course_lib.check.muon.on_ranks import mix
-from course_lib.check.muon.step import LARGEST, LR, MOMENTUM, NUMBERS, PASSES, STEPS, MuonCheck, bytes_sent
+from course_lib.check.muon.step import LARGEST, NUMBERS, PASSES, SETTINGS, STEPS, MuonCheck, bytes_sent
 from course_lib.collectives import Communicator
 from course_lib.zero import ShardedAdam
 
@@ -52,8 +52,10 @@ def test_right_ways_keep_the_bound_and_an_all_reduce_does_not(grid, dtype):
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("name", ["float32", "float64"])
-def test_the_expected_parameters_are_exact_and_differ_from_those_of_known_mistakes(grid, name):
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_expected_parameters_are_exact_and_differ_from_those_of_known_mistakes(grid, name, settings):
     check, case = drawn(grid, name)
+    case.settings = settings
     dp = grid[0]
     for step in range(STEPS):
         grads = [np.stack([dp * check._whole(*w.shape, most=LARGEST[name]) for _ in range(dp)]) for w in case.weights]
@@ -63,9 +65,9 @@ def test_the_expected_parameters_are_exact_and_differ_from_those_of_known_mistak
         known, _ = check._expected(case, grads, rest, numbers)
         for i, want in enumerate(case.weights):
             short = [x.astype(name) for x in (before[i], velocity[i], grads[i])]
-            v = np.asarray(MOMENTUM, name) * short[1] + short[2].sum(axis=0) / np.asarray(dp, name)
+            v = np.asarray(settings["momentum"], name) * short[1] + short[2].sum(axis=0) / np.asarray(dp, name)
             factor = max(1, want.shape[1] / want.shape[0]) ** 0.5
-            got = short[0] - np.asarray(LR * factor * numbers[case.owner[i]], name) * mix(v, 1.0).astype(name)
+            got = short[0] - np.asarray(settings["lr"] * factor * numbers[case.owner[i]], name) * mix(v, 1.0).astype(name)
             assert np.array_equal(got, want), "another order of operations rounds"
             for what, arrays in known.items():
                 same = np.array_equal(arrays[i], want)

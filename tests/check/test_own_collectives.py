@@ -5,11 +5,15 @@ import pytest
 
 from course_lib.check import CheckFailed
 from course_lib.check.collectives import on_ranks
-from course_lib.check.collectives.check import ALGORITHMS, ChoiceCheck, CollectivesCheck, equal_bytes, pieces
+from course_lib.check.collectives.check import CollectivesCheck
+from course_lib.check.collectives.choose import ALGORITHMS, ChoiceCheck, equal_bytes
+from course_lib.check.collectives.reference import pieces
 
 
 class Answering:
     """Four ranks that return what is right and have sent what they are told to have sent, by their places in a group of four."""
+
+    isolated = True  # nobody asks the ranks for their messages
 
     def __init__(self, function, sent, unended=0):
         self.function, self.sent = function, sent
@@ -20,8 +24,6 @@ class Answering:
         self.traffic = [[("Send", [0, 1, 2, 3], len(mine), sum(m[-1] for m in mine))] for mine in sent]
 
     def call(self, what, arguments, show=False):
-        if what.__name__ == "make_group":
-            return [None] * 4
         given = [each["x"].copy() for each in arguments]
         if self.function == "ring_reduce_scatter":
             results = pieces(np.add.reduce(given), 4)
@@ -30,8 +32,7 @@ class Answering:
         else:
             results = [np.stack([x[r] for x in given]) for r in range(4)]
         results = [out.copy() for out in results]
-        self.before, before = results, getattr(self, "before", [None] * 4)
-        return [(out, x, False, [], earlier) for out, x, earlier in zip(results, given, before, strict=True)]
+        return [(out, x, out.copy(), []) for out, x in zip(results, given, strict=True)]
 
 
 def said(function, sent, root=0, unended=0):
@@ -54,7 +55,7 @@ def test_a_ring_in_either_direction_passes():
     ("sent", "message"),
     [
         (in_ring(1, 4), "sends 4 messages; 3 are enough"),
-        (in_ring(1, 3, 64), "sent 192 bytes"),
+        (in_ring(1, 3, 64), "a message of 64 bytes; 16 are enough"),
         ([[((r + 1) % 4, size) for size in (8, 8, 32)] for r in range(4)], "a message of 32 bytes; 16 are enough"),
         (in_ring(2), "rank 0 sends to rank 2, and not only to the next one, rank 1"),
         ([[((r + s) % 4, 16) for s in (1, 2, 3)] for r in range(4)], "not only to the next one"),
@@ -78,10 +79,8 @@ class Returning(Answering):
 
     def call(self, what, arguments, show=False):
         answers = super().call(what, arguments, show)
-        if what.__name__ == "make_group":
-            return answers
         outs = self.results([each["x"] for each in arguments])
-        return [(out, *answer[1:]) for out, answer in zip(outs, answers, strict=True)]
+        return [(out, after, out, []) for out, (_, after, *_) in zip(outs, answers, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -124,16 +123,14 @@ def test_a_wrong_choice_is_named_by_its_kind(choose, message):
             return [[choose(*case) for case in arguments["cases"]]] * 4
 
     with pytest.raises(CheckFailed) as failed:
-        ChoiceCheck("choose", Choosing()).between(2, 4)
+        ChoiceCheck("choose", Choosing()).everything()
     assert message in str(failed.value)
 
 
 def test_an_error_on_the_ranks_says_in_which_case():
     class Raising(Answering):
         def call(self, what, arguments, show=False):
-            if what.__name__ != "make_group":
-                raise ValueError("could not broadcast")
-            return [None] * 4
+            raise ValueError("could not broadcast")
 
     with pytest.raises(ValueError, match="could not broadcast") as failed:
         CollectivesCheck("tree_broadcast", Raising("tree_broadcast", in_ring(1))).run(4, 8, "int32", root=2)
@@ -154,6 +151,7 @@ def test_a_tree_of_two_steps_passes(sent):
         ([[2, 1], [3], [], []], "rank 3 has the array after 3 steps"),
         ([[1, 1, 2], [3], [], []], "rank 0 sends rank 1 64 bytes that it has already"),
         ([[1, 2], [3], [0], []], "rank 2 sends rank 0 64 bytes that it has already"),
+        ([[1, 2], [], [], []], "nobody sends rank 3 the array"),
     ],
 )
 def test_a_slow_tree_is_named(sent, message):
@@ -174,16 +172,18 @@ def test_both_algorithms_take_equally_long_where_the_check_says(n):
     assert 2 * (n - 1) * (alpha + at / n / beta) == pytest.approx(np.log2(n) * (alpha + at / beta))
 
 
-def test_a_result_that_the_next_call_overwrites_is_named():
-    ranks = Answering("ring_reduce_scatter", in_ring(1))
-    check = CollectivesCheck("ring_reduce_scatter", ranks).run(4, 8).run(4, 8)
-    ranks.before[2] = ranks.before[2] + 1
-    with pytest.raises(CheckFailed, match=r"before has returned on rank 2 .* a buffer that is kept"):
+def test_a_result_that_the_callers_next_values_change_is_named():
+    class Sharing(Answering):
+        def call(self, what, arguments, show=False):
+            return [(out, x, out + 1, []) for out, x, *_ in super().call(what, arguments, show)]
+
+    check = CollectivesCheck("ring_reduce_scatter", Sharing("ring_reduce_scatter", in_ring(1)))
+    with pytest.raises(CheckFailed, match=r"when the caller has reused x, on rank 0 .* a view of an argument"):
         check.run(4, 8)
 
 
 class Alone:
-    """Ranks on which only a broadcast's places run, each by itself."""
+    """Ranks that are none: what they would run, runs here."""
 
     def call(self, what, arguments, show=False):
         return [what(**each) for each in arguments]
@@ -211,15 +211,32 @@ def as_a_heap(x, comm, root):
 
 
 def test_a_tree_that_is_fast_on_four_ranks_only_is_named(monkeypatch):
+    check = CollectivesCheck("tree_broadcast", Alone())
     monkeypatch.setattr(on_ranks, "student", lambda name: by_doubling)
     for size in range(1, 20):
-        CollectivesCheck("tree_broadcast", Alone()).larger_tree(size)
+        check.larger(size)
     monkeypatch.setattr(on_ranks, "student", lambda name: as_a_heap)
-    for size in range(1, 7):
-        CollectivesCheck("tree_broadcast", Alone()).larger_tree(size)
+    check.larger(1, 2, 3, 4).larger(5, 6)
     for size in (7, 8, 11):
-        with pytest.raises(CheckFailed, match=f"are enough for {size} ranks"):
-            CollectivesCheck("tree_broadcast", Alone()).larger_tree(size)
-    monkeypatch.setattr(on_ranks, "student", lambda name: lambda x, comm, root: x.copy())
-    with pytest.raises(CheckFailed, match="receives 0 messages"):
-        CollectivesCheck("tree_broadcast", Alone()).larger_tree(5)
+        with pytest.raises(CheckFailed, match=f"are enough for {size} ranks, for a group of {size} virtual"):
+            check.larger(5, size)
+    CollectivesCheck("tree_broadcast", Alone(), cost=False).larger(7, 8, 11)
+
+
+def for_four_ranks(x, comm, op):
+    """Recursive doubling in two steps."""
+    rank, result, received = comm.Get_rank(), x.copy(), np.empty_like(x)
+    for partner in (rank ^ 1, rank ^ 2):
+        comm.Sendrecv(result, partner, recvbuf=received, source=partner)
+        result = op(result, received)
+    return result
+
+
+def test_an_answer_for_four_ranks_fails_on_more(monkeypatch):
+    monkeypatch.setattr(on_ranks, "student", lambda name: for_four_ranks)
+    check = CollectivesCheck("ring_all_reduce", Alone(), cost=False).larger(4)
+    with pytest.raises(CheckFailed, match=r"ring_all_reduce on rank 0 .* for a group of 8 virtual ranks"):
+        check.larger(8)
+    with pytest.raises(ValueError, match="must be a rank of the group, 0 to 4; got 5") as failed:
+        check.larger(5)
+    assert failed.value.__notes__ == ["This was the case: a group of 5 virtual ranks on rank 0."]

@@ -41,7 +41,7 @@ def follow(texts, blocks=4, size=2, most=2):
 
 def step(check, state, at, prefill, decode, slots, oldest=True):
     told = state.request(at)
-    check._step(state, 0, [], prefill, decode, [np.array(one) for one in slots], oldest=oldest)
+    check._step(state, 0, [], prefill, decode, [np.array(one) for one in slots], [], oldest=oldest)
     return told
 
 

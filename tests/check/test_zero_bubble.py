@@ -77,7 +77,7 @@ def test_work_that_is_missing_or_too_early_is_named(check):
         ([], "not one F for each"),
     ):
         with pytest.raises(CheckFailed, match=said):
-            check._complete(order, 2, 1, 1)
+            check._complete(order, 2, [1])
     with pytest.raises(CheckFailed, match="the ranks wait for each other"):
         one_by_one = [(kind, k) for k in range(2) for kind in "FBW"]
         check._judge([one_by_one, [("F", 0), ("F", 1), ("B", 0), ("W", 0), ("B", 1), ("W", 1)]], [0, 1], 2)
@@ -126,7 +126,7 @@ def test_neighbours_meet_where_their_work_falls_on_the_same_tick(check):
     made = orders(3, 4)
     begins = reference.ticks(made)
     meets, gates, numbers = {}, [[] for _ in range(4)], {}
-    model = type("Model", (), {"message": 100})
+    model = type("Model", (), {"message": 100, "batches": [None] * 4})
     check._set_gates(([2, 0, 1], model), made, begins, (meets, gates, numbers))
     ranks = {2: 0, 0: 1, 1: 2}
     for r, i in ranks.items():

@@ -140,10 +140,23 @@ def test_a_killed_or_restarted_kernel_leaves_nothing(kernel):
     assert wait_until(lambda: not course_processes() - before, 15)
 
 
+# Rank 2 answers when all others are waiting for it, and after three times as long as it has waited for any of them.
+LATE = """
+began, here, answer = time.monotonic(), np.zeros(1), np.zeros(1)
+if rank == 2:
+    for other in (0, 1, 3):
+        comm.Recv(answer, other)
+    time.sleep(0.1 + 3 * (time.monotonic() - began))
+    for other in (0, 1, 3):
+        comm.Send(here, other)
+else:
+    comm.Sendrecv(here, 2, recvbuf=answer, source=2)
+print("said")
+"""
+
+
 def test_a_trace_is_shown_below_the_cell_and_written_for_perfetto(four, tmp_path):
-    text, error = four.run(
-        f"%%px --trace {tmp_path / 'trace.json'} # One late\ntime.sleep(0.1 if rank == 2 else 0)\ncomm.Barrier()\nprint('said')"
-    )
+    text, error = four.run(f"%%px --trace {tmp_path / 'trace.json'} # One late{LATE}")
     assert error is None and "said" in plain(text)
     picture, table = (o.data for o in four.notebook.cells[-1].outputs if o.output_type == "display_data")
     assert "Rank 2 held the others up longest" in picture["text/plain"] and picture["image/png"]

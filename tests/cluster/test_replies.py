@@ -3,7 +3,6 @@
 import pytest
 
 from course_lib.cluster import replies
-from course_lib.cluster.notebook import magic
 
 
 def test_alike_is_shown_once_and_the_odd_one_by_itself():
@@ -18,10 +17,3 @@ def test_the_cause_comes_before_what_follows_from_it():
         replies.raise_errors([(r, {"error": cause if r == 3 else wait}) for r in range(4)])
     assert [who for who, _ in caught.value.groups] == [[3], [0, 1, 2]]
     assert str(caught.value) == "rank 3: ZeroDivisionError: division"
-
-
-def test_a_wrong_option_of_px_gets_a_sentence():
-    with pytest.raises(ValueError, match="--targets 0,2"):
-        magic._arguments().parse_args(["--nonsense"])
-    with pytest.raises(ValueError, match="expected ranks such as 2 or 0,1 or 1:4"):
-        magic.targets("first", 4)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from transports import GPUS, HOST, TRANSPORTS, TWO_MACHINES
+from transports import GPUS, HOST, TRANSPORTS, TWO_MACHINES, VIRTUAL, VirtualRanks
 
 from course_lib.cluster import Ranks
 from course_lib.cluster.processes import launch
@@ -45,14 +45,32 @@ def with_gpus():
     ranks.stop()
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(scope="module")
+def virtual():
+    """Eight ranks that share this process."""
+    return VirtualRanks()
+
+
+@pytest.fixture(params=[*TRANSPORTS, VIRTUAL])
 def ranks(request, monkeypatch):
     """Eight ranks, with NumPy, MPI and a communicator."""
     return _set_up(request, monkeypatch)
 
 
-@pytest.fixture(params=TRANSPORTS[:-1])
+@pytest.fixture(params=[*TRANSPORTS[:-1], VIRTUAL])
 def hosted(request, monkeypatch):
+    """The same, where arrays lie in the host's memory."""
+    return _set_up(request, monkeypatch)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def processes(request, monkeypatch):
+    """Eight ranks that are processes: what is left of a cell meets the next one."""
+    return _set_up(request, monkeypatch)
+
+
+@pytest.fixture(params=TRANSPORTS[:-1])
+def hosted_processes(request, monkeypatch):
     """The same, where arrays lie in the host's memory."""
     return _set_up(request, monkeypatch)
 
@@ -64,7 +82,7 @@ def _set_up(request, monkeypatch):
             bubblewrap.ISOLATION_VARIABLE, bubblewrap.UNSANDBOXED
         )  # for this test alone: other ranks may come up between two of these
     fixtures = {"mpi": "eight", "mpi between machines": "on_two_machines", "relay": "isolated", "nccl": "with_gpus"}
-    ranks = request.getfixturevalue(fixtures[name])
+    ranks = request.getfixturevalue(fixtures.get(name, name))
     setup = ranks.run(GPUS if name == "nccl" else HOST)
     assert [reply["error"] for _, reply in setup] == [None] * 8
     return ranks

@@ -14,8 +14,7 @@ LONG = 2.0  # seconds of a silence that must be told from a machine that is busy
 
 
 @pytest.fixture
-def ranks(hosted, request):
-    request.node.callspec.params["ranks"] = request.node.callspec.params["hosted"]
+def ranks(hosted):
     return hosted
 
 
@@ -136,6 +135,6 @@ def test_a_wrong_argument_is_said(ranks, call, words):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [((8, 1), "there is no rank 8"), ((1, -1), "0 or more"), ((1, 1, -2), "0 or more")])
-def test_a_silence_that_cannot_be(ranks, arguments, words):
+def test_a_silence_that_cannot_be(hosted_processes, arguments, words):
     with pytest.raises(ValueError, match=words):
-        ranks.silence(*arguments)
+        hosted_processes.silence(*arguments)

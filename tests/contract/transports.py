@@ -2,10 +2,15 @@
 
 import re
 from pathlib import Path
+from types import FunctionType
 
+from course_lib.check.cases.virtual_group import VirtualGroup
+from course_lib.engine.requests import tracebacks
 from course_lib.utils import wording
 
 TRANSPORTS = ["mpi", "mpi between machines", "relay", "nccl"]
+VIRTUAL = "virtual"  # ranks that share a process, and live as long as a cell
+GRADED = ("relay", VIRTUAL)
 SETUP = "import os, time\nimport numpy as np\nfrom mpi4py import MPI\nfrom course_lib.collectives import Communicator\n"
 HOST = SETUP + "comm = Communicator()\nrank = comm.Get_rank()"
 GPUS = (
@@ -34,12 +39,57 @@ os.execv({mpiexec!r}, [{mpiexec!r}, *words[:place], "sh", "-c", name, "sh", *wor
 
 def is_nccl(request):
     """Tell whether a test's arrays lie on GPUs."""
-    return request.node.callspec.params["ranks"] == "nccl"
+    return _transport(request) == "nccl"
 
 
 def is_graded(request):
-    """Tell whether a test's ranks are isolated, as when a notebook is graded."""
-    return request.node.callspec.params["ranks"] == "relay"
+    """Tell whether a test's ranks have a coordinator, as when a notebook is graded."""
+    return _transport(request) in GRADED
+
+
+def _transport(request):
+    fixtures = ("ranks", "hosted", "processes", "hosted_processes")
+    return next(name for key, name in request.node.callspec.params.items() if key in fixtures)
+
+
+class VirtualRanks:
+    """Eight virtual ranks, with what these tests use of `Ranks`."""
+
+    def __init__(self):
+        self._names, self.traffic, self._silences = [{} for _ in range(8)], [], []
+
+    def silence(self, rank, seconds, after=0):
+        self._silences.append((rank, seconds, after))
+
+    def pull(self, name):
+        return [names[name] for names in self._names]
+
+    def run(self, source, label="cell [1]"):
+        code = compile(source, label, "exec")
+        outcomes = self._outcomes(lambda rank: exec(code, self._names[rank]))
+        errors = [outcome.error and tracebacks.describe(outcome.error) for outcome in outcomes]
+        return [(rank, {"error": error}) for rank, error in enumerate(errors)]
+
+    def call(self, function, arguments=None):
+        each = arguments if isinstance(arguments, list) else [arguments or {}] * 8
+
+        def called(rank):
+            names = function.__globals__ | self._names[rank]
+            return FunctionType(function.__code__, names)(**each[rank])
+
+        outcomes = self._outcomes(called)
+        assert [outcome.error for outcome in outcomes] == [None] * 8
+        return [outcome.result for outcome in outcomes]
+
+    def _outcomes(self, function):
+        def called(comm, rank):
+            self._names[rank]["comm"] = comm
+            return function(rank)
+
+        silences, self._silences = self._silences, []
+        outcomes = VirtualGroup(8, called, plan=lambda network: [network.plan_silence(*silence) for silence in silences]).run()
+        self.traffic = [outcome.traffic for outcome in outcomes]
+        return outcomes
 
 
 def without_machines(text):

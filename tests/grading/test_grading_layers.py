@@ -4,7 +4,7 @@ from tests.project.test_import_layers import ROOT, graph
 
 # Those of grading, from the top down; the modules outside of them are commands, above, and what all of them use, below.
 GRADING_LAYERS = (
-    ("report", "autograders", "new_part"),
+    ("report", "autograders", "mutants", "new_part"),
     ("results",),
     ("collecting", "running"),
     ("submission",),

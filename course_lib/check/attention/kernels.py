@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import Counter
 from itertools import product
 
 import numpy as np
 
 from course_lib import memory
 from course_lib.autograd import Tensor, functional
-from course_lib.check import Check
+from course_lib.check.cases.repetition import Call, in_turn
+from course_lib.check.groups import GroupCheck
 from course_lib.engine.namespace import get_ipython, student
 from course_lib.utils import wording
 
@@ -163,12 +165,8 @@ def masked_attention(scores, v, seen):
     return (weights / np.where(total > 0, total, 1)) @ v, (lse + top)[..., 0]
 
 
-class MergeAndZigzagCheck(Check):
+class MergeAndZigzagCheck(GroupCheck):
     """A `Check` of `merge` and `zigzag`."""
-
-    def __init__(self, what: str, ranks, *, show: bool = True):
-        super().__init__(what, show=show)
-        self.ranks = ranks
 
     def merge(self, magnitude: float = 2.0, dtype: type = np.float64, unseen: bool = False, axes: int = 1) -> None:
         """Check that merging attention to two sets of keys gives attention to all of them.
@@ -219,11 +217,20 @@ class MergeAndZigzagCheck(Check):
             known = ({}, {}) if unseen else (mistakes, larger)
             for name, array, right, (rtol, scale), instead in zip(("out", "lse"), got, want, near_enough, known, strict=True):
                 self._equal(array, right.astype(dtype), name=name, rank=r, cause=cause, rtol=rtol, scale=scale, instead=instead)
+        self.covers("dtypes", "special values", "sizes", "arguments", "repetition")
 
     def merges(self, *magnitudes: float, unseen: bool = False) -> None:
         """Check `merge` in float32 and float64, with up to two leading axes."""
         for magnitude, dtype, axes in product(magnitudes, (np.float32, np.float64), (0, 1, 2)):
             self.merge(magnitude, dtype, unseen, axes)
+        rows, d = self.sizes(2, 2, 9)
+        calls = []
+        for shape in ((rows, d), (rows, d), (2, rows, d), (rows, d)):
+            outputs = self.random.standard_normal((2, *shape))
+            scores = self.random.uniform(-magnitudes[0], magnitudes[0], (2, *shape[:-1]))
+            calls.append(Call([[outputs[0], scores[0], outputs[1], scores[1]]] * self.ranks.n))
+        self.case = f"outputs of shape {(rows, d)}, several calls in turn"
+        in_turn(self, "merge", calls, own_results=False)
 
     def _equal(self, got: object, want: np.ndarray, *, name: str, rank: int, cause: str, **how: object) -> None:
         """Compare as `array` does, where some values are -inf."""
@@ -240,6 +247,9 @@ class MergeAndZigzagCheck(Check):
     def zigzag(self, n_chunks: int, size: int, want: list[list[int]]) -> None:
         """Check the chunks of each of `size` ranks: all chunks once, in order, balanced, and as the docstring says."""
         self.case = f"{n_chunks} chunks on {size} ranks"
+        self.covers("sizes", "group sizes", "repetition")
+        if size > 8:
+            self.covers("many ranks")
         for answers in self.ranks.call(call_zigzag, dict(n_chunks=n_chunks, size=size), show=self.show):
             for r, got in enumerate(answers):
                 if not isinstance(got, (list, tuple, np.ndarray)) or not all(isinstance(c, (int, np.integer)) for c in got):
@@ -249,7 +259,8 @@ class MergeAndZigzagCheck(Check):
                     )
             held = [int(c) for got in answers for c in got]
             if sorted(held) != list(range(n_chunks)):
-                missing, twice = sorted(set(range(n_chunks)) - set(held)), sorted({c for c in held if held.count(c) > 1})
+                missing = sorted(set(range(n_chunks)) - set(held))
+                twice = sorted(chunk for chunk, times in Counter(held).items() if times > 1)
                 said = ", ".join(f"{what} {wording.spans(which)}" for what, which in (("missing:", missing), ("twice:", twice)) if which)
                 self.fail(
                     f"the ranks must hold each of {n_chunks} chunks once ({said or 'some do not exist'})",

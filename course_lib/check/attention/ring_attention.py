@@ -10,14 +10,16 @@ import numpy as np
 
 from course_lib import memory, traffic
 from course_lib.check import Check, CheckFailed
+from course_lib.check.attention import contract
 from course_lib.check.attention.kernels import end_measurement, fetch_columns, measure_backward, measure_step, run_layers, warm_up_step
 from course_lib.check.groups import BASELINE_BYTES
+from course_lib.check.limits import Limit
 from course_lib.check.shuffled_ranks import ShuffledRanks
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 from course_lib.utils import wording
 
 QKV_NAMES = "q", "k", "v"
-TAG_SLACK_BYTES = 64  # bytes for the tags of messages
+MARGIN = 0.35  # arrays, for what the system rounds up
 MEMORY_SLACK_BYTES = 1 << 17  # bytes: Python's own objects, and the system's pages
 
 
@@ -115,6 +117,9 @@ class RingAttentionCheck(Check):
         for g, (n, group) in enumerate(zip(sizes, groups, strict=True)):
             own = answers[g * size : g * size + n]
             self._compare(own, group, zigzag_positions(n, count), g * size, rtol, backward, layers)
+        self.covers("dtypes", "sizes", "group order", "group sizes", "arguments", "repetition")
+        if layers > 1:  # the first output is needed again; and each call has a communicator of its own
+            self.covers("results", "same ranks twice")
         return given[0]["given"][0].nbytes
 
     def steps(self, *sizes: int, **how: object) -> None:
@@ -157,16 +162,18 @@ class RingAttentionCheck(Check):
                 most = (n - 1) * pair * (1 + backward) + n * pair * backward
                 self._require_messages(moved, most, r, "a step, forward and backward," if backward else "the forward pass")
                 self.requests_completed(left, r)
+        self.covers("calls")
 
     def _require_messages(self, moved: list[tuple], most: float, rank: int, name: str) -> None:
         """Check that a rank sent only point-to-point messages, and no more than these bytes."""
         others = sorted({op for op, ranks, _, payload in moved if op != "Send" and traffic.wire_bytes(op, len(ranks), payload)})
         if others:
             cause = "a collective; here K and V travel from neighbour to neighbour as messages"
-            self.fail(f"{name} on rank {rank} uses {', '.join(others)}", cause)
-        self.sent(
-            moved, most + TAG_SLACK_BYTES, name=name, rank=rank, cause="n exchanges of K and V, although n - 1 bring every rank all of them"
-        )
+            problem = f"{name} on rank {rank} uses {', '.join(others)}"
+            self.fail(problem, cause, limit=contract.NO_COLLECTIVES)
+        limit = contract.SENT_BYTES
+        cause = "n exchanges of K and V, although n - 1 bring every rank all of them"
+        self.sent(moved, most + limit.number, name=name, rank=rank, cause=cause, limit=limit)
 
     def peak_memory(self) -> None:
         """Check the memory of a step, once where scores are large and once where K and V are, in groups of four and of three.
@@ -183,7 +190,8 @@ class RingAttentionCheck(Check):
         shape, cause = (1, 2, rows, 8), "scores of all keys at once, or kept for the backward pass, instead of one block at a time"
         array = 4 * 2 * rows * rows  # bytes
         (three, _, _), (four, _, _) = self._measure_step(shape, 3), self._measure_step(shape, 4)
-        self._require_peak(four, [min(6 * array, max(three) + 0.5 * array)] * 4, "a step", cause)
+        most = min(contract.SCORES.number * array, max(three) + 0.5 * array)
+        self._require_peak(four, most, "a step", cause, contract.SCORES)
 
     def key_value_memory(self, d: int) -> None:
         """Check that a rank holds K and V of one other rank at a time, plus those in flight; measured where they are large.
@@ -194,16 +202,23 @@ class RingAttentionCheck(Check):
         array = 4 * 2 * d  # bytes
         (three, _, back_of_three), (four, kept, back) = (self._measure_step(shape, size, one_call=False) for size in (3, 4))
         # Its own pair, the incoming pair, both outputs, the temporaries of `merge`, and a margin.
-        self._require_peak(four, [min(10.35 * array, max(three) + array)] * 4, "the forward pass", cause)
-        self._require_peak(kept, [4 * array] * 4, "after the forward pass,", cause)
-        self._require_peak(back, [max(back_of_three) + array] * 4, "the backward pass", cause)
+        keys = contract.KEYS.number + MARGIN
+        most = min(keys * array, max(three) + array)
+        self._require_peak(four, most, "the forward pass", cause, contract.KEYS)
+        most = contract.KEPT.number * array
+        self._require_peak(kept, most, "after the forward pass,", cause, contract.KEPT)
+        most = max(back_of_three) + array
+        self._require_peak(back, most, "the backward pass", cause, contract.ANY_SIZE)
 
-    def _require_peak(self, peaks: list[int], most: list[int], what: str, cause: str) -> None:
-        for r, (peak, enough) in enumerate(zip(peaks, most, strict=False)):
-            if peak > enough + MEMORY_SLACK_BYTES:
-                held, enough = wording.size(peak), wording.size(enough + MEMORY_SLACK_BYTES)
-                said = f"{what} rank {r} holds {held}" if what.startswith("after") else f"{what} on rank {r} held {held} at once"
-                self.fail(f"{said}; {enough} are enough", cause)
+    def _require_peak(self, peaks: list[int], most: float, what: str, cause: str, limit: Limit) -> None:
+        most += MEMORY_SLACK_BYTES
+        for r, peak in enumerate(peaks):
+            if peak > most:
+                held = wording.size(peak)
+                problem = f"{what} on rank {r} held {held} at once"
+                if what.startswith("after"):
+                    problem = f"{what} rank {r} holds {held}"
+                self.fail(f"{problem}; {wording.size(most)} are enough", cause, limit=limit)
 
     def _measure_step(self, shape: tuple[int, ...], size: int, one_call: bool = True) -> tuple[list[int], list[int], list[int]]:
         """Take a step that must be right; without `one_call`, the backward pass runs once the output has been fetched.
@@ -252,7 +267,9 @@ class RingAttentionCheck(Check):
         columns = np.sort(self.random.permutation(group.shape[-1])[:50])  # no rank can know in advance which ones
         answers = self.ranks.call(fetch_columns, dict(columns=columns), peak="goes on")
         for r, moved in enumerate(self.ranks.traffic):
-            self.sent(moved, 0, name="the fetch after a step", rank=r, cause="work that is still unfinished when ring_attention returns")
+            cause = "work that is still unfinished when ring_attention returns"
+            name, limit = "the fetch after a step", contract.SENT_BYTES
+            self.sent(moved, 0, name=name, rank=r, cause=cause, limit=limit)
         at = np.concatenate(zigzag_positions(size, group.shape[-2]))
         want, scales = reference_attention(*np.concatenate(group[:size], axis=3), at[None, :] <= at[:, None])
         for r, answer in enumerate(answers[:size]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.check import Check
+from course_lib.check.checkpoint import contract
 from course_lib.check.checkpoint import files as disk
 from course_lib.utils import wording
 
@@ -54,7 +55,8 @@ def check_every_state(
     if set(merged) != expected:
         more, less = sorted(set(merged) - expected), sorted(expected - set(merged))
         said = f"there is {', '.join(more)}, too" if more else f"{', '.join(less)} is missing"
-        check.fail(f"after save, {said}", "files of an earlier checkpoint, or of an interrupted save, that nobody has removed")
+        cause = "files of an earlier checkpoint, or of an interrupted save, that nobody has removed"
+        check.fail(f"after save, {said}", cause, limit=contract.ONLY_THIS)
     return merged
 
 
@@ -76,7 +78,7 @@ def check_files(check: Check, files: disk.Files, want: Checkpoint, other: Checkp
     except disk.DamagedCheckpoint as broken:
         cause = "an index that is written before all ranks have written their files, or written in place; or old files removed too soon"
         cause = "the lengths of one rank only, or in the wrong order" if "the lengths" in str(broken) else cause
-        check.fail(f"{when}, the disk holds no complete checkpoint: {broken}", cause)
+        check.fail(f"{when}, the disk holds no complete checkpoint: {broken}", cause, limit=contract.ALWAYS_COMPLETE)
     for right, (number, parts) in ((True, want), *([(False, other)] if isinstance(other, tuple) else [])):
         if step == number and len(found) == len(parts) and all(_same_tensors(*both) for both in zip(found, parts, strict=True)):
             return right
@@ -87,5 +89,5 @@ def check_files(check: Check, files: disk.Files, want: Checkpoint, other: Checkp
 
 def _same_tensors(found: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> bool:
     return found.keys() == part.keys() and all(
-        found[name].dtype == array.dtype and np.array_equal(found[name], array) for name, array in part.items()
+        found[name].dtype == array.dtype and found[name].tobytes() == array.tobytes() for name, array in part.items()
     )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from safetensors import numpy
 
+from course_lib.check.cases.values import place_special, special_values
+
 INDEX_FILE, TENSORS_SUFFIX = "index.json", ".safetensors"
 TENSOR_NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
 TENSOR_DTYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
@@ -37,10 +39,14 @@ def draw_shards(
 
 
 def _draw_values(random: np.random.Generator, length: int, dtype: type) -> np.ndarray:
-    """Draw values of this dtype; 64-bit values use more digits than narrower types can hold."""
+    """Draw values of this dtype, up to half of them special; 64-bit values use more digits than narrower types can hold."""
     if np.issubdtype(dtype, np.integer):
         return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, length, dtype)
-    return (100 * random.standard_normal(length)).astype(dtype) if dtype != np.bool_ else random.random(length) < 0.5
+    if dtype == np.bool_:
+        return random.random(length) < 0.5
+    values = (100 * random.standard_normal(length)).astype(dtype)
+    place_special(values, random, int(random.integers(len(special_values(dtype)))))
+    return values
 
 
 def checkpoint_files(step: int, parts: list[dict[str, np.ndarray]]) -> Files:
@@ -103,13 +109,18 @@ def merge_folders(base: Files, ranks: list[Files]) -> Files | str:
 
 
 def leftover_files(step: int, ranks: int) -> Files:
-    """Files that interrupted saves may leave: truncated files of the next step, complete ones of a later step, a temporary index."""
-    half = checkpoint_files(step, [{"weights": np.arange(40.0)} for _ in range(ranks)])
+    """Return files that interrupted saves may leave.
+
+    They are truncated files of this step, also of more ranks; files of steps whose number begins
+    or ends like this one; complete files of a later step; and temporary ones.
+    """
+    half = checkpoint_files(step, [{"weights": np.arange(40.0)} for _ in range(ranks + 2)])
     later = checkpoint_files(step + 5, [{"weights": np.arange(3.0)} for _ in range(6)])
-    found = {name: content[:100] for name, content in half.items() if name != INDEX_FILE} | {
-        "index.new": _as_array(b'{"step"'),
-        "list.tmp": _as_array(b""),
-    }
+    found = {name: content[:100] for name, content in half.items() if name != INDEX_FILE}
+    part = found[f"{step}-0{TENSORS_SUFFIX}"]
+    similar = (f"1{step}-0", f"{step}0-0", f"{step}-10", f"{step}-{ranks}0", f"0{step}-0")
+    found |= {name + TENSORS_SUFFIX: part for name in similar}
+    found |= {f"{step}-0{TENSORS_SUFFIX}.tmp": part, "index.new": _as_array(b'{"step"'), "list.tmp": _as_array(b"")}
     return found | {name: content for name, content in later.items() if name != INDEX_FILE}
 
 

@@ -135,6 +135,10 @@ class FolderObserver:
         writes = fs.IN_CREATE | fs.IN_MODIFY | fs.IN_MOVED_TO
         return {e.name for e in self._events_of(rank) if e.mask & writes and not e.mask & fs.IN_ISDIR and e.name != INDEX_FILE}
 
+    def made_folders(self, rank: int) -> set[str]:
+        """Names of the subfolders that a rank made, which end with /."""
+        return {e.name + "/" for e in self._events_of(rank) if e.mask & fs.IN_CREATE and e.mask & fs.IN_ISDIR}
+
     def opened(self, rank: int) -> set[str]:
         """Files that a rank opened, if `also` includes that event."""
         files = [self._old[e.watch] for e in self.events_seen if e.mask & fs.IN_OPEN and e.watch in self._old]  # under whatever name

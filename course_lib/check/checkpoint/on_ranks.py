@@ -8,6 +8,7 @@ import tempfile
 
 from safetensors import numpy
 
+from course_lib.check.cases.layouts import arrange
 from course_lib.check.checkpoint.file_tracer import FileTracer, read_folder
 from course_lib.engine.namespace import student
 
@@ -26,6 +27,9 @@ def write_folder(name, files):
     """Create a folder with exactly these files."""
     os.makedirs(rank_folder(name))
     for file, content in files.items():
+        if file.endswith("/"):
+            os.mkdir(os.path.join(rank_folder(name), file))
+            continue
         with open(os.path.join(rank_folder(name), file), "wb") as opened:
             opened.write(content.tobytes())
 
@@ -35,11 +39,11 @@ def read_own_folder(name):
     return read_folder(rank_folder(name))
 
 
-def call_save(name, step, shards, place, idle=False):
+def call_save(name, step, shards, place, layout="C", idle=False):
     """Call save and return the shards after the call. Idle ranks take no part while the others save."""
     everyone, save = student("everyone"), student("save")
     comm = everyone.Split(color=place[0], key=place[1])
-    mine, given = {key: array.copy() for key, array in shards.items()}, numpy.serialize_file
+    mine, given = {key: arrange(array, layout) for key, array in shards.items()}, numpy.serialize_file
 
     def serialize_file(data, filename, *more, **named):
         open(filename, "ab").close()  # other threads run while this blocks; safetensors would hold the GIL
@@ -54,7 +58,7 @@ def call_save(name, step, shards, place, idle=False):
     return mine
 
 
-def call_save_traced(name, step, shards, place, idle=False, **how):
+def call_save_traced(name, step, shards, place, layout="C", idle=False, **how):
     """Call save and trace it from inside, where it is not observed from outside; `how` as for `FileTracer`.
 
     Returns the states, the shards after the call, the problems, the names written and removed, the number of lines executed, and the
@@ -64,14 +68,23 @@ def call_save_traced(name, step, shards, place, idle=False, **how):
     comm = everyone.Split(color=place[0], key=place[1])
     if idle:
         return [], shards, [], [], [], 0, None
-    mine = {key: array.copy() for key, array in shards.items()}
+    mine = {key: arrange(array, layout) for key, array in shards.items()}
     watch = FileTracer(rank_folder(name), **how)
     watch.run(save, rank_folder(name), step, mine, comm)
     return watch.states, mine, watch.problems, sorted(watch.wrote), sorted(watch.removed), watch.lines, watch.returned
 
 
-def call_load(name, place, idle=False):
-    """Call load."""
+def call_load(name, place, idle=False, twice=False):
+    """Call load; with `twice`, once more on a second communicator with the same ranks, after its arrays have been overwritten."""
     everyone, load = student("everyone"), student("load")
     comm = everyone.Split(color=place[0], key=place[1])
-    return None if idle else load(rank_folder(name), comm)
+    other = everyone.Split(color=place[0], key=place[1])
+    if idle:
+        return None
+    loaded = load(rank_folder(name), comm)
+    if not twice:
+        return loaded
+    for array in loaded[1].values():
+        if array.flags.writeable:
+            array[...] = 77
+    return load(rank_folder(name), other)

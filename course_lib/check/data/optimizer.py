@@ -11,6 +11,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from course_lib.check import Check
+from course_lib.check.data import contract
 from course_lib.check.groups import SHUFFLED_ORDERS
 from course_lib.engine.namespace import get_ipython, student
 
@@ -92,6 +93,7 @@ class OptimizerCheck(Check):
         each = [arguments[group.index(r) if r in group else 0] | all_the_same | dict(group=group) for r in range(4)]
         answers = self.ranks.call(function, each, show=self.show)
         self.traffic = [self.ranks.traffic[r] for r in group]
+        self.order = group
         return [answers[r] for r in group]
 
     def partition(self, samples: int, batch_size: int, size: int) -> None:
@@ -123,6 +125,7 @@ class OptimizerCheck(Check):
             if any(not np.array_equal(x, np.stack([-2.0 * y, 1 - 2.0 * y], 1)) for batches in epochs for x, y in batches):
                 self.fail(f"rank {r}: samples with other samples' labels", "samples and labels that are shuffled separately")
             owner[mine] = r
+        self.covers("sizes", "group order", "group sizes", "repetition", "arguments")
         if len(set(seen)) < part * size:
             self.fail("some samples are on two ranks", "a different seed on each rank, or the same part on all")
         lags = range(1, samples // 4 + 1) if size > 1 and part > 6 else ()
@@ -140,6 +143,7 @@ class OptimizerCheck(Check):
             shapes[2] = shapes[0]
         values = [[normal(s).astype((np.float32, np.float64)[variety // 2]) for s in shapes] for _ in range(4)]
         values[root][1][:] = 0
+        values[root][0] = self.special(*shapes[0], dtype=values[root][0].dtype)
         answers = self.call(call_broadcast, size, [dict(values=v, root=root) for v in values])
         for r, (got, negative) in enumerate(answers):
             for i, (array, want) in enumerate(zip(got, values[root], strict=True)):
@@ -147,6 +151,7 @@ class OptimizerCheck(Check):
                 cause = "the wrong root, or a parameter that is left out"
                 self.array(array, want, name=f"parameter {i}", rank=r, cause=cause, instead=known)
                 self.array(negative[i], -want, name=f"parameter {i} of a second model", rank=r, cause="an array that two models share")
+        self.covers("dtypes", "sizes", "group order", "group sizes", "repetition", "results")
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Draw the shapes of a weight, a bias and another weight."""
@@ -170,9 +175,29 @@ class OptimizerCheck(Check):
         how = dict(weight_decay=decay) | (dict(momentum=momentum) if kind == "SGD" else {})
         answers = self.call(call_optimizer, size, [dict(values=values, grads=g) for g in grads], kind=kind, how=how)
         # An all-gather of all gradients in each step, plus the initial parameters.
-        most = 64 + (size - 1) * sum(array.nbytes for step in [values, *grads[0]] for array in step if array is not None)
-        for r, moved in enumerate(self.traffic):
-            self.sent(moved, most, name="the optimizer", rank=r, cause="gradients that are sent more than once")
+        arrays = [array for step in [values, *grads[0]] for array in step if array is not None]
+        most = (size - 1) * sum(array.nbytes for array in arrays)
+        for place, moved in enumerate(self.traffic):
+            cause = "gradients that are sent more than once"
+            limit = contract.OPTIMIZER_BYTES
+            self.sent(
+                moved,
+                most + count * limit.number,
+                name="the optimizer",
+                rank=place,
+                cause=cause,
+                limit=limit,
+            )
+            limit = contract.OPTIMIZER_CALLS
+            self.calls(
+                moved,
+                len(arrays) * int(limit.number),
+                group=self.order,
+                name="the optimizer",
+                rank=place,
+                limit=limit,
+            )
+        self.covers("dtypes", "sizes", "group order", "group sizes", "repetition", "results")
         m, v, taken = [np.zeros(())] * 3, [0.0] * 3, [0] * 3
         for t in range(count):
             before = list(values)

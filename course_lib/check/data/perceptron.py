@@ -87,6 +87,7 @@ class PerceptronCheck(Check):
         for i in reversed(range(len(weights))):
             self.array(grads[i], outputs[i].T @ grad, name=f"the gradient of layer {i}", rank=0, rtol=rtol, scale=1.0)
             grad = grad @ weights[i].T * (1 - outputs[i] ** 2)
+        self.covers("dtypes", "sizes", "repetition", "results")
 
     def evaluate(self, samples: int, batch: int, factor: float = 1.0, drop_last: bool = False) -> None:
         """Check the loss and the accuracy that `evaluate` returns, for logits that are larger by a factor."""
@@ -112,6 +113,7 @@ class PerceptronCheck(Check):
             self.numbers(got, [values.mean()], name=name, rank=0, rtol=1e-12, cause=cause, instead=known)
         if not clean or not np.array_equal(after, w):
             self.fail("evaluate changes the gradients or the weights", "a missing no_grad, or a training step")
+        self.covers("sizes", "repetition", "arguments")
 
     def train(self, samples: int, batch: int, epochs: int, lr: float, **more) -> None:
         """Check the losses that `train` returns, and the weight after training."""
@@ -165,6 +167,7 @@ class PerceptronCheck(Check):
         self.numbers(losses, want, name="the list of losses", rank=0, cause=cause, instead=lists)
         weights = {what: weight for what, (_, weight) in known.items()}
         self.array(after, last, name="the weight after training", rank=0, rtol=1e-9, cause=cause, instead=weights)
+        self.covers("sizes", "repetition")
 
     def _problem(self, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Draw a weight, samples and labels; most samples are classified correctly, so that no wrong accuracy matches by chance."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from course_lib.check.experts import reference
+from course_lib.check.experts import contract, reference
 from course_lib.check.experts.layer import MoeLayerCheck
 from course_lib.check.experts.on_ranks import call_combine, call_dispatch, call_route
 from course_lib.check.experts.reference import (
@@ -22,7 +22,7 @@ from course_lib.check.experts.reference import (
 )
 
 ROUTE_FIELDS = "expert", "place", "weight"
-SLACK_BYTES = 8, 64  # bytes in addition to the tokens: a number for each slot, and some for each rank
+EVERYBODY = [0, 1, 2, 3]
 
 
 class ExpertsCheck(MoeLayerCheck):
@@ -59,6 +59,9 @@ class ExpertsCheck(MoeLayerCheck):
             )
         for case in cases:
             getattr(self, function)(*case, **options)
+        self.covers("dtypes", "sizes", "repetition", "arguments", "results")
+        if function in ("dispatch", "combine"):
+            self.covers("group order", "group sizes", "same ranks twice")
 
     def slots(self, logits: np.ndarray, capacity: int, routes: list, instead: dict | None = None) -> None:
         """Check the choices and their slots for each rank's logits, ``(4, tokens, experts)``."""
@@ -111,7 +114,9 @@ class ExpertsCheck(MoeLayerCheck):
         answers = self.ranks.call(call_route, given, show=self.show)
         for r, found in enumerate(answers):
             self.array(found[6], logits[r], name="the logits, after the call,", rank=r, cause="an in-place operation")
-            self.sent(self.ranks.traffic[r], 0, name="route", rank=r, cause="an exchange: each rank routes its own tokens")
+            cause = "an exchange: each rank routes its own tokens"
+            limit = contract.NOTHING_SENT
+            self.calls(self.ranks.traffic[r], 0, group=EVERYBODY, name="route", rank=r, cause=cause, limit=limit)
         return answers
 
     def _unchanged(self, after: tuple, call: dict, names: tuple[str, ...], r: int) -> None:
@@ -126,15 +131,23 @@ class ExpertsCheck(MoeLayerCheck):
         self.case += f"capacity {capacity}, {np.dtype(dtype)}"
         same = dict(experts=experts, capacity=capacity, size=size)
         calls = [dict(expert=e, place=p, weight=g.astype(dtype), **same) for e, p, g in routes]
-        whole = experts * capacity * width * np.dtype(dtype).itemsize
-        return calls, whole + SLACK_BYTES[0] * experts * capacity + SLACK_BYTES[1] * size
+        slots = experts * capacity
+        row_bytes = width * np.dtype(dtype).itemsize + int(contract.SLOT_BYTES.number)
+        return calls, slots * row_bytes + int(contract.RANK_BYTES.number) * size
 
     def _sent(self, r: int, most: float, exchanges: int, name: str, size: int, cause: str) -> None:
         """Check the bytes sent: a collective excludes the rank's own part; messages may include it, and an Alltoallv needs its counts."""
         self.requests_completed(self.shuffled.unended[r], r)
         moved = self.shuffled.traffic[r]
         most *= 1 if {operation for operation, *_ in moved} & {"Send", "Alltoallv"} else (size - 1) / size
-        self.sent(moved, most * exchanges, name=f"two calls of {name}", rank=r, cause=cause)
+        limit = contract.SLOT_BYTES if name == "dispatch" else contract.AS_DISPATCH
+        what = f"{name}, in {exchanges} exchanges,"
+        self.sent(moved, most * exchanges, name=what, rank=r, cause=cause, limit=limit)
+        start = r // size * size
+        group = self.shuffled.order[start : start + size]
+        limit = contract.CALLS if name == "dispatch" else contract.AS_DISPATCH
+        calls = int(contract.CALLS.number) * exchanges
+        self.calls(moved, calls, group=group, name=what, rank=r, limit=limit)
 
     def dispatch(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype=np.float64, backward=True) -> None:
         """Check where the tokens arrive, the bytes sent, and the gradient of the tokens."""
@@ -146,7 +159,7 @@ class ExpertsCheck(MoeLayerCheck):
             calls[r] |= dict(x=x[r], grad=grads[r] if backward else None)
         answers = self.shuffled.call(call_dispatch, calls, show=self.show)
         others = [second_route(*route) for route in routes]
-        for r, (out, back, (again, later), after) in enumerate(answers):
+        for r, (out, back, (again, later), after) in enumerate(answers[: 4 // size * size]):  # not a rank that is left over
             g, me = slice(r // size * size, (r // size + 1) * size), r % size
             mine = slice(me * local, (me + 1) * local)
             slots = dispatched_tokens(x[g], routes[g], experts, capacity)
@@ -200,7 +213,7 @@ class ExpertsCheck(MoeLayerCheck):
             calls[r] |= dict(y=y[r], grad=grads[r] if backward else None)
         answers = self.shuffled.call(call_combine, calls, show=self.show)
         others = [second_route(e, p, each["weight"]) for (e, p, _), each in zip(routes, calls, strict=True)]
-        for r, (out, back, back_gates, (again, later), after) in enumerate(answers):
+        for r, (out, back, back_gates, (again, later), after) in enumerate(answers[: 4 // size * size]):
             g, me, gates = slice(r // size * size, (r // size + 1) * size), r % size, calls[r]["weight"][..., None]
             mine = slice(me * local, (me + 1) * local)
             picked, kept = gather_slots(np.concatenate(y[g]), size, me, routes[r])

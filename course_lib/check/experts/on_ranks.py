@@ -53,14 +53,26 @@ def backward_shared_input(out, given, grad):
         Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, given.data)).backward(np.ones(()))
 
 
+def is_idle(size, me):
+    """Tell whether a rank's group is not complete; if so, make the two groups that the others make."""
+    if me < 4 // size * size:
+        return False
+    for _ in range(2):
+        group_comm(size, me)
+    return True
+
+
 def call_dispatch(x, expert, place, weight, experts, capacity, size, grad, me):
     """Call `dispatch` on a rank: its experts' tokens, the gradient of its own tokens, and those of later calls; and the arguments."""
     dispatch = student("dispatch")
+    if is_idle(size, me):
+        return None
     group, given = group_comm(size, me), Tensor(x, requires_grad=True)
     out = require_tensor(dispatch(given, Route(expert, place, Tensor(weight), experts, capacity), group), "dispatch")
     *ways, gates = second_route(expert, place, weight)
     other = Route(*ways, Tensor(gates), experts, capacity)
-    again = require_tensor(dispatch(Tensor(2 * x[::-1]), other, group), "dispatch")  # before backward, without a gradient
+    twin = group_comm(size, me)  # with the same ranks
+    again = require_tensor(dispatch(Tensor(2 * x[::-1]), other, twin), "dispatch")  # before backward, without a gradient
     goes_back = grad is not None and out.requires_grad and out.shape == grad.shape
     backward_shared_input(out, given, grad)
     later = Tensor(2 * x[::-1], requires_grad=grad is not None)
@@ -72,10 +84,13 @@ def call_dispatch(x, expert, place, weight, experts, capacity, size, grad, me):
 def call_combine(y, expert, place, weight, experts, capacity, size, grad, me):
     """Call `combine` on a rank: its tokens, the gradients of its experts' outputs and of the gates, and as in `call_dispatch`."""
     combine = student("combine")
+    if is_idle(size, me):
+        return None
     group, given, gates = group_comm(size, me), Tensor(y, requires_grad=True), Tensor(weight, requires_grad=True)
     out = require_tensor(combine(given, Route(expert, place, gates, experts, capacity), group), "combine")
     *ways, second = second_route(expert, place, weight)
-    again = require_tensor(combine(Tensor(2 * y), Route(*ways, Tensor(second), experts, capacity), group), "combine")
+    twin = group_comm(size, me)  # with the same ranks
+    again = require_tensor(combine(Tensor(2 * y), Route(*ways, Tensor(second), experts, capacity), twin), "combine")
     goes_back = grad is not None and out.requires_grad and out.shape == grad.shape
     backward_shared_input(out, given, grad)
     later = Tensor(2 * y, requires_grad=grad is not None)

@@ -64,7 +64,7 @@ def dispatch_cases(check, choose: Callable) -> Iterator[tuple]:
     """Yield a group size, experts, a capacity, routes of four ranks with different numbers of tokens, a width and a dtype."""
     for size, local, topk, factor, dtype in (
         *((4, 2, 1, 1.0, np.float32), (4, 1, 2, 1.25, np.float64), (2, 2, 2, 0.8, np.float32), (2, 3, 1, 1.0, np.float64)),
-        *((1, 4, 2, 1.0, np.float64), (4, 3, 2, 0.6, np.float64), (4, 2, 1, 6.0, np.float64)),
+        *((1, 4, 2, 1.0, np.float64), (4, 3, 2, 0.6, np.float64), (4, 2, 1, 6.0, np.float64), (3, 2, 2, 1.0, np.float64)),
     ):
         experts, tokens, width = size * local, check.sizes(4, 11, 30), check.sizes(1, 5, 12)[0]
         tokens[3] = 1 if factor == 0.8 else tokens[3]

@@ -8,7 +8,7 @@ import numpy as np
 
 from course_lib import memory
 from course_lib.autograd import SGD, Linear, Tensor, no_grad
-from course_lib.check.fsdp.reference import FsdpTestModel, momentum_of
+from course_lib.check.fsdp.reference import FsdpTestModel, momentum_of, twin_model
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
@@ -41,8 +41,29 @@ def wrap_model(values, shape, dtype, place, gated, lead):
     between = everyone.Split(color=place[0], key=place[1])
     if not gated:  # a model without blocks is all rest
         FullyShardedDataParallel(Linear(2, 2, dtype=np.dtype(dtype)), between)(Tensor(np.ones((1, 2), dtype))).sum().backward()
+        make_twin(FullyShardedDataParallel, everyone.Split(color=place[0], key=place[1]), dtype)
     wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
     get_ipython().user_ns["trial"] = wrapped, SGD(wrapped.parameters(), 0.1, momentum_of(shape)), model, (notes, meets, switched)
+
+
+def make_twin(FullyShardedDataParallel, comm, dtype):
+    """Wrap another model, which is used between the steps of the first one."""
+    model = twin_model(np.dtype(dtype))
+    get_ipython().user_ns["twin"] = FullyShardedDataParallel(model, comm)
+
+
+def run_twin_forward(x):
+    """Run the other model forward; `run_twin_backward` uses it later."""
+    twin = student("twin")
+    get_ipython().user_ns["twin_output"] = twin(Tensor(x))
+
+
+def run_twin_backward():
+    """Run the other model backward; return its output and the gradients of its shards."""
+    twin = student("twin")
+    output = student("twin_output")
+    output.sum().backward()
+    return output.data, [None if p.grad is None else np.array(p.grad) for p in twin.parameters()]
 
 
 def run_micro_batch(x, target, sync):
@@ -83,21 +104,30 @@ def fetch_results():
     return get_ipython().user_ns.pop("found")
 
 
-def run_forward_only(x, dropped, meets):
-    """Run a forward pass under `no_grad`, or (`dropped`) without backward, then halving the parameters; also count the whole ones."""
+def run_forward_only(x, dropped, meets, watched):
+    """Run a forward pass under `no_grad`, or (`dropped`) without backward, then halving the parameters.
+
+    Returns
+    -------
+    tuple
+        The output; the number of whole parameters; the gate records; the gathers in flight;
+        and the peak of memory in bytes, if it is `watched`.
+    """
     trial = student("trial")
-    (wrapped, _, model, (notes, met, _)), before = trial, operations.progress_state.open_requests
+    wrapped, _, model, (notes, met, _) = trial
+    before = operations.progress_state.open_requests
     notes.clear()
     met[:] = meets
     if dropped:
         out = wrapped(Tensor(x)).data
         for p in wrapped.parameters():
             p.data *= p.dtype.type(0.5)
-        return out, 0, [], 0
-    with no_grad():
+        return out, 0, [], 0, 0
+    with no_grad(), memory.watch() if watched else nullcontext() as account:
         out = wrapped(Tensor(x)).data
     left = operations.progress_state.open_requests - before
-    return out, sum(p.data.size > 0 for p in model.parameters()), [(open_now - before, here) for open_now, here in notes], left
+    whole = sum(p.data.size > 0 for p in model.parameters())
+    return out, whole, [(now - before, blocks) for now, blocks in notes], left, account.true_peak if watched else 0
 
 
 def run_skipping(batches, unused):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, no_grad
+from course_lib.autograd import SGD, Linear, Module, Parameter, Sequential, Tensor, no_grad
 from course_lib.autograd.operations import tanh
 from course_lib.gpt.fsdp.wrapping import units
 
@@ -83,6 +83,14 @@ class FsdpTestBlock(Module):
             return (number * grad * np.where(grad > 0, grad.dtype.type(then), grad.dtype.type(then / 4)),)
 
         return Tensor.from_operation(number * x.data, (x,), backward)
+
+
+def twin_model(dtype: np.dtype) -> Sequential:
+    """Return a model of two blocks, with the same parameters each time."""
+    model = Sequential(Linear(3, 2, dtype=dtype), Linear(2, 3, dtype=dtype))
+    for number, p in enumerate(model.parameters(), 1):
+        p.data = np.cos(number + np.arange(p.data.size, dtype=dtype)).reshape(p.shape).astype(dtype)
+    return model
 
 
 def momentum_of(shape: dict) -> float:

@@ -54,11 +54,13 @@ class ProcessGroupsCheck(Check):
         for r, answer in enumerate(self._answers(size, grid, secrets.tolist(), dict(in_dim=24, out_dim=24))):
             for name, got, group in (("mp_comm", answer[2], grid.group("mp", r)), ("dp_comm", answer[3], grid.group("dp", r))):
                 self.array(got, secrets[list(group)], name=f"{name} (the ranks in it)", rank=r, cause=cause)
+        self.covers("group order", "group sizes", "repetition", "same ranks twice", "sizes")
 
     def layers(self, grid: Mesh) -> None:
-        """Check the part of the weight, for the four kinds of layers and drawn dimensions."""
+        """Check the part of the weight, for the four kinds of layers, with a large dimension, and one of a single part."""
         for is_fc1, is_megatron_mp in itertools.product((True, False), repeat=2):
-            one, two, three = (grid.mp * int(d) for d in self.random.permutation(np.arange(2, 40))[:3])
+            drawn, odd = (int(d) for d in self.random.permutation(np.arange(3, 40, 2))[:2])
+            one, two, three = grid.mp * (2**27 + odd), grid.mp, grid.mp * drawn
             for in_dim, out_dim in ((one, two), (one, three), (three, two)):
                 layer = dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=in_dim, out_dim=out_dim)
                 self._parts(grid, self._answers(grid.size, grid, [0] * 8, layer), layer)

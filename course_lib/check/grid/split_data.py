@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from course_lib.check import Check
+from course_lib.check.cases.layouts import LAYOUTS
+from course_lib.check.cases.repetition import Call, in_turn
+from course_lib.check.groups import GroupCheck
 from course_lib.mesh import Mesh
 
 VISIBLE_CAUSE = "rank or rank % mp_size used as the number of the rank's copy of the model"
@@ -13,17 +15,14 @@ OTHER_SHAPES = (((3, 2), (10,)), ((), (10,)), ((2, 3, 2), ()), ((6,), (2, 3)))  
 SIZES_CAUSE = "a size or dtype that is hard-coded in the function instead of taken from its arguments"
 
 
-class SplitDataCheck(Check):
+class SplitDataCheck(GroupCheck):
     """A `Check` of `split_data` on the eight ranks, which answer for grids of any size."""
-
-    def __init__(self, what: str, ranks, *, show: bool = True):
-        super().__init__(what, show=show)
-        self.ranks = ranks
 
     def by_hand(self, grid: Mesh) -> None:
         """Check twelve numbered samples, and name the mistake if it is a known one."""
         x, y = np.arange(24.0).reshape(12, 2), np.arange(12)
         self._compare(grid, x, y, VISIBLE_CAUSE, known=True)
+        self.turns()
         self.passed()
 
     def table(self, grid: Mesh) -> None:
@@ -45,6 +44,27 @@ class SplitDataCheck(Check):
                 y = self.random.permutation(n * int(np.prod(label))).reshape(n, *label).astype(np.int16)
                 self.case = f"mp_size {grid.mp}, dp_size {grid.dp}, samples of shape {x.shape} and {x.dtype}, labels of shape {y.shape}"
                 self._compare(grid, x, y, SIZES_CAUSE)
+
+    def turns(self) -> None:
+        """Check calls in turn for grids of up to 17 copies, with training data in several layouts."""
+        each, width = self.sizes(2, 2, 5)
+        calls, blocks = [], []
+        for layout, copies in zip(LAYOUTS, (4, 17, 4, 1, 5, 16), strict=True):
+            samples = (copies * each, width)
+            x = self.random.permutation(np.prod(samples)).reshape(samples).astype(float)
+            y = self.random.permutation(len(x))
+            numbers = self.random.integers(3 * copies, size=8).tolist()
+            calls.append(Call([[x, y, 3, copies, number] for number in numbers], layout=layout))
+            blocks.append([number // 3 for number in numbers])
+        self.case = f"{each} samples for each copy, several calls in turn"
+        results = in_turn(self, "split_data", calls, own_results=False)
+        for number, (call, answers, copies) in enumerate(zip(calls, results, blocks, strict=True), 1):
+            for r, (answer, copy) in enumerate(zip(answers, copies, strict=True)):
+                parts = self.tuple(answer, 2, name="split_data", rank=r)
+                for i, name in enumerate(("split_x_train", "split_y_train")):
+                    want = call.arguments[r][i][copy * each : (copy + 1) * each]
+                    self.array(parts[i], want, name=f"{name} of call {number}", rank=r, cause=GRID_CAUSE)
+        self.covers("dtypes", "sizes", "layouts", "many ranks")
 
     def _compare(self, grid: Mesh, x: np.ndarray, y: np.ndarray, cause: str, dtype: bool = True, known: bool = False) -> None:
         """Compare what `split_data` returns for every rank of the grid, eight at a time, with the block of its row."""

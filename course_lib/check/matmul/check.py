@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from course_lib.check import Check
-from course_lib.engine.namespace import student
+from course_lib.check.cases.layouts import CONTIGUOUS
+from course_lib.check.cases.repetition import Call, in_turn
+from course_lib.check.groups import GroupCheck
+from course_lib.check.matmul import contract
 
 ALONE = "rank 0 does all the work"
-BOOKKEEPING = 1000  # bytes for sizes and the like, besides the matrices
 
 
-def multiply_in_turn(function, pairs):
-    """Multiply pairs of matrices on a rank; return all products, and the matrices as they are at the end."""
-    return [student(function)(A, B) for A, B in pairs], pairs
-
-
-class MatmulCheck(Check):
+class MatmulCheck(GroupCheck):
     """A `Check` of a function that multiplies A by B, both of which are on rank 0 at the start."""
 
     def __init__(self, function: str, ranks, *, show: bool = True):
-        super().__init__(function, show=show)
-        self.function, self.ranks, self.by_row = function, ranks, function == "par_matmul_by_row"
+        super().__init__(function, ranks, show=show)
+        self.function, self.by_row = function, function == "par_matmul_by_row"
 
     def drawn(self, count: int = 4) -> MatmulCheck:
         """Check products of drawn sizes, and look at what was sent."""
@@ -50,21 +46,34 @@ class MatmulCheck(Check):
         return self
 
     def in_turn(self, m: int, k: int, n: int) -> MatmulCheck:
-        """Check that of two products of the same sizes, neither changes the other, nor A and B."""
-        self.case = f"two products in turn, A {m} x {k}, B {k} x {n}"
-        normal = self.random.standard_normal
-        pairs = [(normal((m, k)), normal((k, n))) for _ in range(2)]
-        given = [dict(function=self.function, pairs=pairs)] + [dict(function=self.function, pairs=[(None, None)] * 2)] * 3
-        for r, (answers, after) in enumerate(self.ranks.call(multiply_in_turn, given, show=self.show)):
-            for answer, (A, B), now in zip(answers, pairs, after, strict=True):
+        """Check products of the same sizes in turn, in each layout that can be sent.
+
+        Each product is an array of its own, and A and B are as before. In one of them, A has a NaN
+        and B an infinity.
+        """
+        pairs = [(self.random.standard_normal((m, k)), self.random.standard_normal((k, n))) for _ in CONTIGUOUS]
+        if m * k * n:
+            A, B = pairs[int(self.random.integers(len(pairs)))]
+            A[self.random.integers(m), self.random.integers(k)] = np.nan
+            B[self.random.integers(k), self.random.integers(n)] = np.inf
+        layouts = self.random.permutation(CONTIGUOUS).tolist()
+        calls = [Call([list(pair)] + [[None, None]] * 3, layout=layout) for pair, layout in zip(pairs, layouts, strict=True)]
+        self.case = f"products in turn, A {m} x {k}, B {k} x {n}"
+        found = in_turn(self, self.function, calls)
+        for (A, B), layout, answers in zip(pairs, layouts, found, strict=True):
+            self.case = f"products in turn, A {m} x {k}, B {k} x {n}, {layout}"
+            for r, answer in enumerate(answers):
                 self._result(answer, A, B, r)
-                for name, want, got in zip("AB", (A, B), now, strict=True):
-                    if r == 0:
-                        self.array(got, want, name=f"{name} after the product", rank=0, cause="an in-place operation")
+        for r, moved in enumerate(self.ranks.traffic):
+            self._bytes(moved, m, k, n, r, len(calls))
+            self.requests_completed(self.ranks.unended[r], r)
+        self.covers("layouts", "sizes", "special values")
         return self
 
     def _result(self, answer: object, A: np.ndarray, B: np.ndarray, r: int) -> None:
-        k, scale = A.shape[1], float(np.abs(A).max() * np.abs(B).max() * A.shape[1])
+        k = A.shape[1]
+        largest = [float(np.abs(array[np.isfinite(array)]).max(initial=0)) for array in (A, B)]
+        scale = largest[0] * largest[1] * k
         if self.by_row and r:
             if answer is not None:
                 self.fail(f"the result on rank {r} must be None", "a Gather with another rank as root, or an Allgather")
@@ -73,9 +82,13 @@ class MatmulCheck(Check):
         known = None if self.by_row or k % 4 else {"this rank's own term of the sum": A[:, own] @ B[own]}
         cut = "a piece of the transposed A that was not transposed back before the product"
         cause = "parts in the wrong order" if self.by_row else f"columns of A that were not made contiguous before they were sent, or {cut}"
-        self.array(answer, A @ B, name="the product", rank=r, rtol=1e-13, scale=scale, cause=cause, instead=known)
+        with np.errstate(invalid="ignore"):
+            product = A @ B
+        if not np.isfinite(product).all():
+            cause += "; or NaN and infinities that are turned into numbers"
+        self.array(answer, product, name="the product", rank=r, rtol=1e-13, scale=scale, cause=cause, instead=known)
 
-    def _bytes(self, moved: list[tuple], m: int, k: int, n: int, r: int) -> None:
+    def _bytes(self, moved: list[tuple], m: int, k: int, n: int, r: int, products: int = 1) -> None:
         if self.by_row:
             least = 0 if r == 0 else 8 * m * n / 4
             most = 8 * (k * n + m * k * 3 / 4) if r == 0 else 8 * (k * n * (r < 3) + m * n / 4)
@@ -83,9 +96,10 @@ class MatmulCheck(Check):
             least = 8 * m * n
             most = 8 * (1.5 * m * n + (m * k + k * n) * 3 / 4 * (r == 0))
         cause = "whole matrices are sent where parts would do"
-        self.sent(moved, most + BOOKKEEPING, name=self.function, rank=r, cause=cause)
-        if sum(payload for *_, payload in moved) < least:
-            self.fail(f"rank {r} sent less than its part of the product", ALONE)
+        limit = contract.BYTES[self.function]
+        self.sent(moved, products * (most + limit.number), name=self.function, rank=r, cause=cause, limit=limit)
+        if sum(payload for *_, payload in moved) < products * least:
+            self.fail(f"rank {r} sent less than its part of the product", ALONE, limit=contract.WORK[self.function])
 
     def _sent_arrays(self, A: np.ndarray, B: np.ndarray, r: int) -> None:
         """Check that each rank did its part of the work, from the arrays that it sent."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from course_lib.check.model_parallel import on_ranks
+from course_lib.check.cases.layouts import LAYOUTS
+from course_lib.check.model_parallel import contract, on_ranks
 from course_lib.check.model_parallel.forward import LayerCheck
-from course_lib.traffic import wire_bytes
 
 OUTPUT, INPUT = "the gradient of the output", "the gradient of the input"
 
@@ -21,20 +21,37 @@ class BackwardCheck(LayerCheck):
                 for batch, width in [(3, 8 // size)] if self.show else self.shapes(2, 9):
                     self.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
                     self._sliced(function, self.draw(batch, size * width, dtype=dtype), size)
-        self.kept(function, 2, by_index=True)
+        self.turns(
+            function,
+            lambda wholes, i: np.split(wholes[i], 2, axis=1)[i],
+            by_index=True,
+            own_results=False,  # columns of one sample are contiguous: no copy is needed
+            layouts=LAYOUTS,
+        )
         return self
 
-    def _sliced(self, function: str, whole: np.ndarray, size: int) -> None:
-        indices, parts = [(r + 1) % size for r in range(4)], np.split(whole, size, axis=1)
+    def many(self, function: str) -> BackwardCheck:
+        """Check the columns of some ranks of larger groups than there are ranks here."""
+        for size in (5, 16, 17):
+            indices = self.random.permutation(size)[:4].tolist()
+            indices[0] = size - 1
+            self.case = f"mp_size {size}, {3 * size} outputs"
+            self._sliced(function, self.draw(2, 3 * size), size, indices)
+        self.covers("many ranks")
+        return self
+
+    def _sliced(self, function: str, whole: np.ndarray, size: int, indices: list[int] | None = None) -> None:
+        indices = indices or [(r + 1) % size for r in range(4)]
+        parts = np.split(whole, size, axis=1)
         given = [dict(function=function, array=whole, index=i, size=size) for i in indices]
         known = {f"the columns for index {i}": part for i, part in enumerate(parts)}
-        for r, (got, after) in enumerate(self.ranks.call(on_ranks.collect_for_index, given, show=self.show)):
+        for r, (got, after) in enumerate(self.places.call(on_ranks.collect_for_index, given, show=self.show)):
             how = dict(name=f"{OUTPUT} (mp_group_idx={indices[r]})", rank=r)
             cause = "rows instead of columns, or a slice that starts in the wrong place"
             self.unchanged(after, whole, r)
-            self.array(got, parts[indices[r]], cause=cause, contiguous=True, instead=known, **how)
-            self.silent(how["name"], r, "every rank already has the whole gradient")
-            self.requests_completed(self.ranks.unended[r], r)
+            self.array(got, parts[indices[r]], cause=cause, contiguous=contract.COPY, instead=known, **how)
+            self.silent(function, how["name"], r, "every rank already has the whole gradient")
+            self.requests_completed(self.places.unended[r], r)
 
     def scattered(self, function: str, *sizes: int) -> BackwardCheck:
         """Check a function that leaves each rank with its columns of the sum over its group."""
@@ -44,11 +61,15 @@ class BackwardCheck(LayerCheck):
                     self.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {np.dtype(dtype)}"
                     terms = [self.draw(batch, size * width, dtype=dtype) * (dtype(100) ** r if self.show else dtype(1)) for r in range(4)]
                     self._scattered(function, terms, size)
-        self.kept(function, 2)
+        self.turns(
+            function,
+            lambda terms, i: np.split(np.sum(terms, axis=0), 2, axis=1)[i],
+            rtol=1e-12,
+        )
         return self
 
     def _scattered(self, function: str, terms: list[np.ndarray], size: int) -> None:
-        answers = self.ranks.call(on_ranks.collect, [dict(function=function, array=t, size=size) for t in terms], show=self.show)
+        answers = self.places.call(on_ranks.collect, [dict(function=function, array=t, size=size) for t in terms], show=self.show)
         rtol, how = 1e-5 if terms[0].dtype == np.float32 else 1e-12, dict(name=INPUT)
         cause = "the blocks that MPI cuts are not columns, a block is not transposed back afterwards, or the sum is not over the group"
         for r, (got, given) in enumerate(answers):
@@ -59,9 +80,7 @@ class BackwardCheck(LayerCheck):
             known["the columns of this rank's own term of the sum"] = np.split(terms[r], n, axis=1)[r % size]
             self.unchanged(given, terms[r], r)
             self.array(got, parts[r % size], rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known, **how)
-            needed = wire_bytes("Reduce_scatter", n, terms[r].nbytes)
-            self.sent(self.ranks.traffic[r], needed, rank=r, cause="one reduce-scatter is enough", **how)
-            self.requests_completed(self.ranks.unended[r], r)
+            self.cost(function, "Reduce_scatter", n, terms[r].nbytes, r, "one reduce-scatter is enough")
 
     def same_output(self, function: str, *sizes: int) -> BackwardCheck:
         """Check part 06's gradient of the partial output: all ranks of a group are given the same array, and need all of it."""
@@ -80,7 +99,7 @@ class BackwardCheck(LayerCheck):
                     width *= size if width > 1 or name == OUTPUT else 1
                     self.case = f"mp_size {size}, a batch of {batch}, {width} {columns}, {np.dtype(dtype)}"
                     self._unmoved(function, name, cause, self.draw(4, batch, width, dtype=dtype), size)
-        self.kept(function, 2, by_index=name == OUTPUT)
+        self.turns(function, lambda arrays, i: arrays[i], by_index=name == OUTPUT, own_results=False)
         return self
 
     def _unmoved(self, function: str, name: str, cause: str, arrays: np.ndarray, size: int) -> None:
@@ -91,11 +110,11 @@ class BackwardCheck(LayerCheck):
             arrays = [arrays[r // size] for r in range(4)]  # replicated over the group
             call, more = on_ranks.collect_for_index, [dict(index=r % size) for r in range(4)]
         given = [dict(function=function, array=arrays[r], size=size) | more[r] for r in range(4)]
-        for r, (got, after) in enumerate(self.ranks.call(call, given, show=self.show)):
+        for r, (got, after) in enumerate(self.places.call(call, given, show=self.show)):
             self.unchanged(after, arrays[r], r)
             self.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
-            self.silent(name, r, "compare what a rank has with what it needs")
-            self.requests_completed(self.ranks.unended[r], r)
+            self.silent(function, name, r, "compare what a rank has with what it needs")
+            self.requests_completed(self.places.unended[r], r)
 
     def layer(self, style: str, *sizes: int) -> BackwardCheck:
         """Compare the gradient of a layer's input with the unsharded product; `style` is "naive" or "megatron"."""
@@ -106,7 +125,7 @@ class BackwardCheck(LayerCheck):
             self.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {out} outputs"
             parts = [np.ascontiguousarray(part) for part in np.split(w, size, axis=1 if style == "naive" else 0)]
             given = [dict(style=style, grad=grad, w=parts[r % size], size=size) for r in range(4)]
-            for r, got in enumerate(self.ranks.call(on_ranks.backward, given, show=self.show)):
+            for r, got in enumerate(self.places.call(on_ranks.backward, given, show=self.show)):
                 want, cause = np.split(grad @ w.T, size, axis=1)[r % size], "a rank needs the gradient of its own hidden units"
                 self.array(got, want, name="the gradient of the layer's input", rank=r, cause=cause, rtol=1e-12)
         return self

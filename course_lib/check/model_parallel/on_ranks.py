@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from course_lib.engine.namespace import student
 
 
@@ -30,16 +28,6 @@ def collect_for_index(function, array, index, size, me=None):
     return student(function)(array, index, size), array
 
 
-def twice(function, array, size, index=None, me=None):
-    """Call an exercise's function with two arrays; return the first result, and what it is after the second call."""
-    group = _mp_group(size, me)
-    place = group if index is None else index
-    first = student(function)(array, place, size)
-    before = np.copy(first)
-    student(function)(array + array.dtype.type(1), place, size)
-    return before, first
-
-
 def forward(style, x, w, size, me=None):
     """Compute a layer's output from this rank's part of the input and of the weight; `style` is "naive" or "megatron"."""
     group = _mp_group(size, me)
@@ -60,14 +48,3 @@ def average(grad_w, grad_b, mp_size=None, color=None, me=None):
 
     group = student("dp_group")(mp_size) if color is None else Communicator().Split(color=color, key=me)
     return student("collect_weight_grad")(grad_w, grad_b, group), grad_w, grad_b
-
-
-def average_twice(grad_w, grad_b, color, me=None):
-    """Call `collect_weight_grad` with two layers of one shape; return the first result, and what it is after the second call."""
-    from course_lib.collectives import Communicator
-
-    group = Communicator().Split(color=color, key=me)
-    first = student("collect_weight_grad")(grad_w, grad_b, group)
-    before = tuple(np.copy(each) for each in first)
-    student("collect_weight_grad")(grad_w + grad_w.dtype.type(1), grad_b + grad_b.dtype.type(1), group)
-    return before, first

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.check.model_parallel import on_ranks
-from course_lib.check.model_parallel.forward import AGAIN, CHANGED, DTYPES, LayerCheck
+from course_lib.check.cases.layouts import CONTIGUOUS
+from course_lib.check.cases.repetition import GROUP, KEPT, Call, in_turn
+from course_lib.check.model_parallel import contract, on_ranks
+from course_lib.check.model_parallel.forward import CHANGED, DTYPES, LayerCheck
 from course_lib.mesh import Mesh
 from course_lib.traffic import wire_bytes
 
 # Shapes of a weight and a bias that are not a matrix and a vector.
-OTHER_SHAPES = (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3)), ((7,), (7,)))
+# The last bias is so large that it exceeds the bytes where it is gathered.
+OTHER_SHAPES = (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3)), ((30,), (30,)))
 
 
 class WeightGradCheck(LayerCheck):
@@ -29,16 +32,50 @@ class WeightGradCheck(LayerCheck):
                 rows, columns = self.sizes(1, 5, 12)[0], self.sizes(1, 40, 60)[0]  # wide, so that a bias counts in the traffic
                 self.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
                 self.means([(self.draw(rows, columns, dtype=dtype), self.draw(columns, dtype=dtype)) for _ in range(4)], mesh)
-        self._kept()
-        return self
+        return self.turns()
 
-    def _kept(self) -> None:
-        """Check that the gradients of a layer are the same after those of another layer of that shape."""
-        self.case = "two layers of the same shape"
-        given = [dict(grad_w=self.draw(5, 3), grad_b=self.draw(3), color=0) for _ in range(4)]
-        for r, (before, after) in enumerate(self.ranks.call(on_ranks.average_twice, given)):
-            for name, first, now in zip(("grad_w", "grad_b"), before, after, strict=True):
-                self.array(now, first, name=f"the collected {name}, after the second call,", rank=r, cause=AGAIN)
+    def turns(self) -> WeightGradCheck:
+        """Check layers of several shapes in turn, on two communicators with the same ranks."""
+        groups = self.groups(2)
+        rows, columns, other = self.sizes(3, 2, 9)
+        turns = [
+            ((rows, columns), 0),
+            ((rows, columns), 1),
+            ((other, columns), 0),
+            ((rows, 1), 1),
+            ((1, 1), 1),
+            ((rows, columns), 0),
+        ]
+        calls = []
+        for number, (shape, comm) in enumerate(turns):
+            gradients = [(self.draw(*shape), self.draw(shape[1])) for _ in range(4)]
+            arguments = [[grad_w, grad_b, GROUP] for grad_w, grad_b in gradients]
+            calls.append(Call(arguments, comm, CONTIGUOUS[number % len(CONTIGUOUS)]))
+        self.case = f"{self.describe_groups(groups, np.float64)}, several layers in turn"
+        results = in_turn(self, "collect_weight_grad", calls, [groups, groups])
+        places = self.colors_and_keys(groups)
+        for number, (call, answers) in enumerate(zip(calls, results, strict=True), 1):
+            for r, answer in enumerate(answers):
+                group = groups[places[r][0]]
+                means = self.tuple(answer, 2, name="collect_weight_grad", rank=r)
+                for i, name in enumerate(("grad_w", "grad_b")):
+                    gradients = [call.arguments[s][i] for s in group]
+                    self.array(
+                        means[i],
+                        np.mean(gradients, axis=0),
+                        name=f"the collected {name} of call {number}",
+                        rank=r,
+                        cause=KEPT,
+                        rtol=1e-12,
+                        scale=float(np.max(np.abs(gradients))),
+                    )
+        for r in range(4):
+            limit = contract.CALLS["collect_weight_grad"]
+            most, group = len(calls) * int(limit.number), groups[places[r][0]]
+            moved = self.ranks.traffic[r]
+            self.calls(moved, most, group=group, name="collect_weight_grad", rank=r, limit=limit)
+        self.covers("layouts", "group order", "dtypes", "sizes", "group sizes")
+        return self
 
     def shapes(self) -> WeightGradCheck:
         """Check gradients of other shapes, the two of which have different dtypes."""
@@ -60,7 +97,7 @@ class WeightGradCheck(LayerCheck):
         columns = mesh.groups("dp") if isinstance(mesh, Mesh) else mesh
         colors = {r: color for color, column in enumerate(columns) for r in column}
         given = [dict(grad_w=w, grad_b=b, color=colors[r]) for r, (w, b) in enumerate(grads)]
-        for r, (answer, *after) in enumerate(self.ranks.call(on_ranks.average, given, show=self.show)):
+        for r, (answer, *after) in enumerate(self.places.call(on_ranks.average, given, show=self.show)):
             means = self.tuple(answer, 2, name="collect_weight_grad", rank=r)
             column, needed = columns[colors[r]], 0.0
             for i, name in enumerate(("grad_w", "grad_b")):
@@ -76,6 +113,9 @@ class WeightGradCheck(LayerCheck):
                 self.array(means[i], want, name=f"the collected {name}", rank=r, cause=cause, contiguous=True, instead=known, **how)
                 padded = -(-want.size // len(column)) * len(column)  # some answers pad the array
                 needed += wire_bytes("Allreduce", len(column), padded * want.itemsize)
-            self.sent(self.ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="one all-reduce of each gradient is enough")
-            self.requests_completed(self.ranks.unended[r], r)
+            limit = contract.BYTES["collect_weight_grad"]
+            cause = "one all-reduce of each gradient is enough"
+            moved, most = self.places.traffic[r], needed + limit.number
+            self.sent(moved, most, name="collect_weight_grad", rank=r, cause=cause, limit=limit)
+            self.requests_completed(self.places.unended[r], r)
         return self

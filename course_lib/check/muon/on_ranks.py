@@ -21,8 +21,9 @@ def iterate(matrices, steps, watched):
 
 
 def call_owners(cases):
-    """Call the student's `owners` on lists of shapes, each with a number of ranks."""
-    return [student("owners")([tuple(shape) for shape in shapes], n) for shapes, n in cases]
+    """Call the student's `owners` on lists of shapes, each with a number of ranks; return the lists after the calls, too."""
+    given = [[tuple(shape) for shape in shapes] for shapes, _ in cases]
+    return [student("owners")(shapes, n) for shapes, (_, n) in zip(given, cases, strict=True)], given
 
 
 def mix(x, number):
@@ -30,10 +31,11 @@ def mix(x, number):
     return number * (x[::-1, ::-1] + np.abs(x).max())
 
 
-def build_optimizer(place, grid, weights, axes, others, owner, settings, shapes, at_once):
+def build_optimizer(number, place, grid, weights, axes, others, owner, settings, shapes, at_once):
     """Make the student's optimizer on this rank's group, a grid of dp times tp ranks.
 
-    Its orthogonalisation passes a gate. With `at_once`, the owners meet in the first one of each step.
+    There may be several, each with a number. The orthogonalisation passes a gate. With `at_once`,
+    the owners meet in the first one of each step.
     """
     comm = group_of(place)
     mesh = RankMesh(comm, dp=grid[0], tp=grid[1])
@@ -52,18 +54,24 @@ def build_optimizer(place, grid, weights, axes, others, owner, settings, shapes,
     rest = [Parameter(x.copy()) for x in others]
     shapes = [tuple(shape) for shape in shapes]
     optimizer = student("ShardedMuon")(matrices, rest, mesh, owner=list(owner), orthogonalize=orthogonalize, **settings)
-    get_ipython().user_ns["trial"] = optimizer, [p for p, _ in matrices], rest, calls
+    trials = get_ipython().user_ns.setdefault("trials", {})
+    trials[number] = optimizer, [p for p, _ in matrices], rest, calls
 
 
-def take_step(grads, rest_grads):
-    """Take a step with these gradients; return all parameters."""
-    optimizer, params, rest, calls = student("trial")
+def take_step(number, grads, rest_grads):
+    """Take a step with these gradients; return all parameters.
+
+    The caller overwrites the gradients of matrices after the step, as one with buffers does.
+    """
+    optimizer, params, rest, calls = student("trials")[number]
     calls.clear()
     for p, grad in zip([*params, *rest], [*grads, *rest_grads], strict=True):
         p.grad = grad
     optimizer.step()
     for p in [*params, *rest]:
         p.grad = None
+    for grad in grads:
+        grad[...] = 77
     return [p.data for p in params], [p.data for p in rest]
 
 
@@ -71,10 +79,10 @@ def take_large_step(seed, shapes):
     """Take a step with drawn gradients of these shapes, and drop them; return a number of each parameter."""
     random = np.random.default_rng(seed)
     grads = [random.integers(-2, 3, shape).astype(np.float32) for shape in shapes]
-    return [float(data[0, 0]) for data in take_step(grads, [np.ones(4, np.float32)])[0]]
+    return [float(data[0, 0]) for data in take_step(0, grads, [np.ones(4, np.float32)])[0]]
 
 
 def release_memory(at_once):
     """Return freed memory to the system at once, or no longer, and forget the optimizer."""
-    get_ipython().user_ns.pop("trial", None)
+    get_ipython().user_ns.pop("trials", None)
     memory.release_freed_at_once(at_once)

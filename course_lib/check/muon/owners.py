@@ -8,12 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.check.groups import GroupCheck
+from course_lib.check.muon import contract
 from course_lib.check.muon.on_ranks import call_owners
 
-TIMES_BEST = 1.1  # the largest load that counts as balanced
-SECONDS_ALLOWED = {True: 3.0, False: 8.0}  # for the calls of one case; True in a visible check
+TIMES_BEST = 1 + contract.BALANCE.number / 100  # the largest load that counts as balanced
+CALLS = 2  # of each case
 EXPLANATIONS = {
-    "TimeLimit": ("owners takes too long", "a loop over all choices, of which there are n to the power of the number of matrices")
+    "TimeLimit": (
+        f"owners takes more than {contract.SECONDS.number} seconds",
+        "a loop over all choices, of which there are n to the power of the number of matrices",
+    )
 }
 Shape = tuple[int, int]
 
@@ -93,6 +97,7 @@ class OwnersCheck(GroupCheck):
         """Check drawn cases for these numbers of ranks."""
         for n in sizes:
             self._run(self.draw(self.random, n))
+        self.covers("many ranks")
         return self
 
     def few(self) -> OwnersCheck:
@@ -102,15 +107,21 @@ class OwnersCheck(GroupCheck):
             some = [shapes[i] for i in self.random.permutation(5)[:many]]
             best = sum(map(flop, some)) if n == 1 else max(map(flop, some), default=0.0)
             self._run(OwnersCase(some, n, best))
+        self.covers("sizes", "group sizes")
         return self
 
     def _run(self, case: OwnersCase) -> None:
         self.case = f"{len(case.shapes)} matrices on {case.n} rank{'s' * (case.n != 1)}" + f": {case.shapes}" * self.show
-        how = dict(explain=EXPLANATIONS, limit=SECONDS_ALLOWED[self.show], show=self.show)
-        answers = self.call(call_owners, dict(cases=[(case.shapes, case.n)] * 2), **how)
-        first = None
-        for r, answer in enumerate(answers):
-            self.sent(self.ranks.traffic[r], 0, name="owners", rank=r, cause="a question to another rank, which is not needed")
+        how = dict(explain=EXPLANATIONS, limit=CALLS * contract.SECONDS.number, show=self.show)
+        answers = self.call(call_owners, dict(cases=[(case.shapes, case.n)] * CALLS), **how)
+        first, group = None, list(range(4))
+        for r, (answer, given) in enumerate(answers):
+            cause, limit = "a question to another rank, or a barrier; neither is needed", contract.SILENT
+            self.calls(self.ranks.traffic[r], 0, group=group, name="owners", rank=r, cause=cause, limit=limit)
+            if any([tuple(shape) for shape in shapes] != case.shapes for shapes in given):
+                self.fail(
+                    f"the list of shapes is another one after owners on rank {r}", "shapes.sort() or .pop(); sorted() makes a new list"
+                )
             for owner in answer:
                 self._require_owners(owner, case, r)
                 first = first or (list(map(int, owner)),)
@@ -122,7 +133,8 @@ class OwnersCheck(GroupCheck):
         if load > TIMES_BEST * case.best:
             shown = f" ({load:,.0f} FLOP; {case.best:,.0f} are possible)" if self.show else ""
             said = f"the busiest rank has {load / case.best:.2f} times as much to do as in the best choice{shown}"
-            self.fail(said, self._cause(first[0], case))
+            self.fail(said, self._cause(first[0], case), limit=contract.BALANCE)
+        self.covers("repetition", "arguments")
 
     @staticmethod
     def _cause(owner: list[int], case: OwnersCase) -> str:

@@ -7,17 +7,26 @@ only if its owner has orthogonalised the whole matrix, and nobody has done so a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from course_lib.check.groups import SHUFFLED_ORDERS, GroupCheck
+from course_lib.check.muon import contract
 from course_lib.check.muon.on_ranks import build_optimizer, mix, release_memory, take_large_step, take_step
 from course_lib.traffic import wire_bytes
 from course_lib.utils import wording
 
 MATRICES, STEPS = 6, 3
+# In this step, a matrix has a gradient of zeros, and momentum alone moves it; in the first step, another one has, which nothing
+# moves; in the last one, there is a NaN.
+ZERO_STEP = 2
 MOMENTUM, LR, ADAM_LR = 0.5, 0.125, 0.01  # the first two are exact in binary
+SETTINGS = (  # taken in turn
+    dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR),
+    dict(lr=2 * LR, momentum=1.0, adam_lr=2 * ADAM_LR),
+)
 LARGEST = {"float32": 8000, "float64": 2**29}  # of gradients: sums are exact, and no smaller format holds them
 NUMBERS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 CLOSED_GATES = [(1e18, 0.0, 1e18)] * MATRICES  # nobody gets through: more calls than this rank owns matrices
@@ -65,6 +74,8 @@ class MuonCase:
         The parameters for Adam, float64.
     moments : list of (numpy.ndarray, numpy.ndarray)
         Adam's state.
+    settings : dict
+        One of `SETTINGS`.
     """
 
     ranks: list[int]
@@ -75,6 +86,7 @@ class MuonCase:
     rest: list[np.ndarray]
     velocity: list = field(default_factory=list)
     moments: list = field(default_factory=list)
+    settings: dict = field(default_factory=SETTINGS[0].copy)
 
     def part(self, whole: np.ndarray, i: int, key: int) -> np.ndarray:
         """A rank's part of matrix i."""
@@ -84,9 +96,14 @@ class MuonCase:
 class MuonCheck(GroupCheck):
     """A `Check` of `ShardedMuon.step`, in groups of the four ranks."""
 
-    def bits(self, dp: int, tp: int = 1, dtype: type = np.float64) -> MuonCheck:
-        """Check that dp times tp ranks have the parameters that one rank with all data would have."""
-        self._run(dp, tp, dtype)
+    _runs = 0
+
+    def bits(self, dp: int, tp: int = 1, dtype: type = np.float64, *, twice: bool = False) -> MuonCheck:
+        """Check that dp times tp ranks have the parameters that one rank with all data would have.
+
+        With `twice`, each rank has two optimizers with matrices of the same shapes, which take their steps in turn.
+        """
+        self._run(dp, tp, dtype, twice=twice)
         return self
 
     def costs(self, dp: int, tp: int = 1, dtype: type = np.float64) -> MuonCheck:
@@ -94,28 +111,43 @@ class MuonCheck(GroupCheck):
         self._run(dp, tp, dtype, costs=True)
         return self
 
-    def _run(self, dp: int, tp: int, dtype: type, costs: bool = False) -> None:
+    def _run(self, dp: int, tp: int, dtype: type, costs: bool = False, twice: bool = False) -> None:
         groups, dtype = self.groups(dp * tp), np.dtype(dtype)
         grid = f"a grid of {dp} data parallel and {tp} tensor parallel ranks"
         self.case = f"{self.describe_groups(groups, dtype)}, {grid}"
         cases = [self._draw(group, (dp, tp) if len(group) == dp * tp else (len(group), 1), dtype) for group in groups]
+        for case in cases:
+            case.settings = SETTINGS[self._runs % len(SETTINGS)]
+        self._runs += 1
+        optimizers = [cases]
+        if twice:
+            optimizers.append([self._redrawn(case) for case in cases])
+        for number, each in enumerate(optimizers):
+            self._build(number, each, dtype, costs)
+        for step in range(STEPS):
+            for number, each in enumerate(optimizers):
+                self._step(number, each, dtype, step + 1, costs)
+        self.covers("dtypes", "special values", "sizes", "group order", "repetition", "arguments", "results", "calls")
+        self.covers(*["same ranks twice"] * twice, *["group sizes"] * (dp * tp < 4))
+
+    def _build(self, number: int, cases: list[MuonCase], dtype: np.dtype, costs: bool) -> None:
+        """Make an optimizer on each rank."""
         given = [{}] * 4
         for color, case in enumerate(cases):
             for key, r in enumerate(case.ranks):
                 given[r] = dict(
+                    number=number,
                     place=(color, key),
                     grid=case.grid,
                     weights=[case.part(w, i, key).astype(dtype) for i, w in enumerate(case.weights)],
                     axes=case.axes,
                     others=[x.astype(dtype) for x in case.rest],
                     owner=case.owner,
-                    settings=dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR),
+                    settings=case.settings,
                     shapes=[w.shape for w in case.weights],
                     at_once=costs,
                 )
         self.call(build_optimizer, given, explain=EXPLANATIONS, show=self.show)
-        for step in range(STEPS):
-            self._step(cases, dtype, f"step {step + 1}", costs)
 
     def _draw(self, group: list[int], grid: tuple[int, int], dtype: np.dtype) -> MuonCase:
         """Draw matrices and owners, such that every right way to send them is within the bound."""
@@ -146,22 +178,36 @@ class MuonCheck(GroupCheck):
         zeros = [np.zeros(shape) for shape in shapes]
         return MuonCase(group, grid, axes, owner, weights, rest, zeros, [(0, np.zeros_like(x), np.zeros_like(x)) for x in rest])
 
+    def _redrawn(self, case: MuonCase) -> MuonCase:
+        """Draw other parameters of the same shapes, with the same owners."""
+        weights = [self._whole(*w.shape, most=8) / 4 for w in case.weights]
+        rest = [self.random.standard_normal(x.shape) for x in case.rest]
+        return replace(case, weights=weights, rest=rest, velocity=[0 * v for v in case.velocity], moments=case.moments.copy())
+
     def _whole(self, *shape: int, most: int) -> np.ndarray:
         """Draw whole numbers other than zero."""
         return self.random.choice([-1.0, 1.0], shape) * self.random.integers(1, most + 1, shape)
 
-    def _step(self, cases: list[MuonCase], dtype: np.dtype, when: str, costs: bool) -> None:
-        """Take a step on all ranks, and compare with one rank."""
+    def _step(self, number: int, cases: list[MuonCase], dtype: np.dtype, step: int, costs: bool) -> None:
+        """Take a step of an optimizer on all ranks, and compare with one rank."""
+        when = f"step {step}" + f" of optimizer {number + 1}" * (number > 0)
         given, gates, wants = [{}] * 4, [[]] * 4, []
         for case in cases:
             (dp, tp), n = case.grid, len(case.ranks)
             # Multiples of the number of ranks, so that each mean is a whole number, too.
             grads = [np.stack([dp * self._whole(*w.shape, most=LARGEST[dtype.name]) for _ in range(dp)]) for w in case.weights]
+            grads[1] *= step != ZERO_STEP
+            grads[3] *= step != 1
+            if step == STEPS:
+                grads[2][0, 0, 0] = np.nan
             rest = [self.random.standard_normal((dp, *x.shape)) for x in case.rest]
+            for own in rest:  # of one rank
+                own[0] *= step != ZERO_STEP
             numbers = self.random.permutation(NUMBERS)[:n].tolist()
             for key, r in enumerate(case.ranks):
                 parts = [case.part(g[key // tp], i, key).astype(dtype) for i, g in enumerate(grads)]
-                given[r] = dict(grads=parts, rest_grads=[x[key // tp].astype(dtype) for x in rest])
+                others = [x[key // tp].astype(dtype) for x in rest]
+                given[r] = dict(number=number, grads=parts, rest_grads=others)
                 least = self._bytes_before(case, key) * dtype.itemsize if costs else 0
                 gates[r] = [(least, numbers[key], 1e18)] * case.owner.count(key) + CLOSED_GATES
             wants.append(self._expected(case, grads, rest, numbers))
@@ -169,13 +215,14 @@ class MuonCheck(GroupCheck):
         for case, (known, before) in zip(cases, wants, strict=True):
             for key, r in enumerate(case.ranks):
                 params, rest = answers[r]
+                self.calls(self.ranks.traffic[r], math.inf, group=case.ranks, name=when, rank=r, limit=contract.WITHIN)
                 if costs:
                     self._bytes(case, given[r], r, when)
                 mistakes = _explaining(case, known, params, key)
                 for i, got in enumerate(params):
                     instead = {what: case.part(arrays[i], i, key) for what, arrays in mistakes.items()}
                     name = f"{when}: matrix {i}, which rank {case.owner[i]} of the group owns,"
-                    cause = PARTS_CAUSE if when.startswith("step 1") else KEPT_CAUSE
+                    cause = PARTS_CAUSE if step == 1 else KEPT_CAUSE
                     want = case.part(case.weights[i], i, key).astype(dtype)
                     self.array(got, want, name=name, rank=r, cause=cause, instead=instead)
                 for i, got in enumerate(rest):
@@ -194,6 +241,7 @@ class MuonCheck(GroupCheck):
     def _expected(self, case: MuonCase, grads: list, rest: list, numbers: list[float]) -> tuple[dict, list]:
         """Update a case; return what known mistakes give, and Adam's parameters before."""
         dp, before, known = case.grid[0], [x.copy() for x in case.rest], {}
+        lr, momentum, adam_lr = (case.settings[name] for name in ("lr", "momentum", "adam_lr"))
         first = [g[0] for g in grads]
         means = [g.mean(axis=0) for g in grads]
         factors = [np.sqrt(max(1.0, w.shape[1] / w.shape[0])) for w in case.weights]
@@ -201,13 +249,13 @@ class MuonCheck(GroupCheck):
         def after(gradients: list, velocity: list, scales: list) -> list[np.ndarray]:
             found = []
             for i, (w, g, v) in enumerate(zip(case.weights, gradients, velocity, strict=True)):
-                found.append(w - LR * scales[i] * mix(MOMENTUM * v + g, numbers[case.owner[i]]))
+                found.append(w - lr * scales[i] * mix(momentum * v + g, numbers[case.owner[i]]))
             return found
 
         last, tp = case.velocity, case.grid[1]
         parts = [np.divide(w.shape, (tp, 1) if axis == 0 else (1, tp)) for w, axis in zip(case.weights, case.axes, strict=True)]
         known["the result without momentum"] = after(means, [0 * v for v in last], factors)
-        nesterov = [(1 + MOMENTUM) * g + (MOMENTUM**2 - MOMENTUM) * v for g, v in zip(means, last, strict=True)]
+        nesterov = [(1 + momentum) * g + (momentum**2 - momentum) * v for g, v in zip(means, last, strict=True)]
         known["the result for Nesterov's momentum, G + mu M"] = after(nesterov, last, factors)
         if dp > 1:
             known["the result for the sum of the gradients instead of their mean"] = after([dp * g for g in means], last, factors)
@@ -221,15 +269,15 @@ class MuonCheck(GroupCheck):
         known["the result with the factor of the shape, but not its root"] = after(means, last, [f * f for f in factors])
         known["the result for a factor without the max"] = after(means, last, [(w.shape[1] / w.shape[0]) ** 0.5 for w in case.weights])
         known["the result for an update in the wrong direction"] = after(means, last, [-f for f in factors])
-        known["the result for a running mean as momentum, (1 - mu) G"] = after([(1 - MOMENTUM) * g for g in means], last, factors)
+        known["the result for a running mean as momentum, (1 - mu) G"] = after([(1 - momentum) * g for g in means], last, factors)
         known["what it was before"] = case.weights
         case.weights = after(means, case.velocity, factors)
-        case.velocity = [MOMENTUM * v + g for v, g in zip(case.velocity, means, strict=True)]
+        case.velocity = [momentum * v + g for v, g in zip(case.velocity, means, strict=True)]
         for i, g in enumerate(x.mean(axis=0) for x in rest):
             t, m, v = case.moments[i]
             t, m, v = t + 1, 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
             case.moments[i] = t, m, v
-            case.rest[i] = case.rest[i] - ADAM_LR * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            case.rest[i] = case.rest[i] - adam_lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
         return known, before
 
     def _bytes(self, case: MuonCase, given: dict, r: int, when: str) -> None:
@@ -238,7 +286,7 @@ class MuonCheck(GroupCheck):
         times = PASSES[case.grid[1] > 1]
         cause = "an all-reduce of gradients that only their owners need, whole matrices sent to ranks that hold a part, or a larger dtype"
         most = times * nbytes + CALL_BYTES
-        self.sent(self.ranks.traffic[r], most, name=f"{when} ({times} times its gradients)", rank=r, cause=cause)
+        self.sent(self.ranks.traffic[r], most, name=f"{when} ({times} times its gradients)", rank=r, cause=cause, limit=contract.BYTES)
 
     def memory(self, dp: int = 4, tp: int = 1) -> MuonCheck:
         """Check what a rank holds between steps: besides the parameters, the momentum of its own matrices."""
@@ -249,9 +297,9 @@ class MuonCheck(GroupCheck):
         self.ranks.call(release_memory, dict(at_once=True))
         self.baseline_memory("the optimizer")
         common = dict(grid=(dp, tp), axes=[0] * 4, others=[np.ones(4, np.float32)], owner=owner, shapes=shapes, at_once=False)
-        common |= dict(weights=[np.ones(shape, np.float32) for shape in parts], settings=dict(lr=LR, momentum=MOMENTUM, adam_lr=ADAM_LR))
+        common |= dict(weights=[np.ones(shape, np.float32) for shape in parts], settings=SETTINGS[0])
         places = {r: (0, key) for key, r in enumerate(group)}
-        self.call(build_optimizer, [dict(common, place=places[r]) for r in range(4)], explain=EXPLANATIONS, show=self.show)
+        self.call(build_optimizer, [dict(common, number=0, place=places[r]) for r in range(4)], explain=EXPLANATIONS, show=self.show)
         before = self.ranks.held()
         velocity, weights = [np.zeros(shape) for shape in shapes], np.ones((tp, 4))
         for _ in range(2):
@@ -270,7 +318,11 @@ class MuonCheck(GroupCheck):
         for r, held in enumerate(self.ranks.held()):
             if (more := held - before[r]) > (1 + SPARE) * one:
                 cause = "momentum of matrices that other ranks own, momentum in a larger dtype, or buffers that are kept"
-                self.fail(f"after two steps, rank {r} holds {wording.size(more)} more, but its momentum takes {wording.size(one)}", cause)
+                self.fail(
+                    f"after two steps, rank {r} holds {wording.size(more)} more, but its momentum takes {wording.size(one)}",
+                    cause,
+                    limit=contract.KEPT,
+                )
         self.ranks.call(release_memory, dict(at_once=False))
         return self
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 
 from course_lib import memory
+from course_lib.check.cases.layouts import LAYOUTS, arrange
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
@@ -23,7 +26,7 @@ def build_stage(sizes, values, place, meets, deep, divided, stage=None):
     kind, functions = Stage, {}
     if divided:
         kind, functions = DividedStage, dict(backward_input=student("backward_input"), backward_weight=student("backward_weight"))
-    comm = everyone.Split(color=place[0], key=place[1])
+    comm, other = (everyone.Split(color=place[0], key=place[1]) for _ in range(2))
     between = everyone.Split(color=place[0], key=-place[1])  # the same ranks as another communicator
     n, me = comm.Get_size(), comm.Get_rank()
     layers_of = stage or (n, me)
@@ -32,7 +35,7 @@ def build_stage(sizes, values, place, meets, deep, divided, stage=None):
     for (_, p), value in zip(stage.named_parameters(), values, strict=True):
         p.data = value.copy()
     stage.told = []
-    get_ipython().user_ns["trial"] = stage, comm
+    get_ipython().user_ns["trial"] = stage, (comm, other)
     if deep:
         memory.release_freed_at_once(True)
 
@@ -109,26 +112,37 @@ def forward_scaled(stage, k, x, labels, number):
         stage.layers = [embed, *others]
 
 
-def run_steps(function, batches, times, watched):
-    """Take `times` steps on micro-batches that no rank has seen before.
+def run_steps(function, lists, turns, watched):
+    """Take steps on micro-batches that no rank has seen before, on two communicators in turn.
 
-    Returns what the steps returned, the gradients, the order of the work, the open requests, parameters, micro-batches, and, if
-    `watched`, the peak of the bytes held.
+    Parameters
+    ----------
+    function : str
+    lists : list of list of (numpy.ndarray, numpy.ndarray)
+        Lists of micro-batches.
+    turns : tuple of int
+        For each step, which list; a list may come twice.
+    watched : bool
+        Whether to watch the memory.
+
+    Returns
+    -------
+    tuple
+        What the steps returned, the gradients, the order of the work, the open requests, parameters, micro-batches, and, if
+        `watched`, the peak of the bytes held.
     """
-    trial = student("trial")
-    stage, comm = trial
+    stage, comms = student("trial")
     before = operations.progress_state.open_requests
-    if watched:
-        with memory.watch() as held:
-            losses = [student(function)(stage, list(batches), comm)]
-    else:
-        losses = [student(function)(stage, list(batches), comm) for _ in range(times)]
+    lists = [[tuple(arrange(array, LAYOUTS[k % len(LAYOUTS)]) for array in pair) for k, pair in enumerate(pairs)] for pairs in lists]
+    kept = [list(pairs) for pairs in lists]
+    with memory.watch() if watched else nullcontext() as held:
+        losses = [student(function)(stage, lists[turn], comms[number % 2]) for number, turn in enumerate(turns)]
     left = operations.progress_state.open_requests - before - len(stage.told)
     for request in stage.told:
         request.Wait()
     parameters = [p for _, p in stage.named_parameters()]
     peak = held.true_peak if watched else 0
-    return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches, peak
+    return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], kept, peak
 
 
 def end_products(products):
@@ -140,7 +154,8 @@ def end_products(products):
 def go_back(inputs, grads, empty):
     """Take micro-batches forward, and have the student's `backward_input` called for each.
 
-    Returns what that returned, and the gradients of the parameters, which begin with ones, or with None where `empty` is True.
+    Returns what that returned, the gradients of the parameters, which begin with ones, or with None where `empty` is True, and the
+    gradients that it was called with.
     """
     stage, _ = student("trial")
     stage.products, plain = {}, stage.back
@@ -154,8 +169,11 @@ def go_back(inputs, grads, empty):
         p.grad = None if none else np.ones_like(p.data)
     for k, (x, labels) in enumerate(inputs):
         stage.forward(k, x, labels)
+    layouts = [LAYOUTS[k % len(LAYOUTS)] for k in range(len(grads))]
+    if not stage.last:
+        grads = [arrange(grad, layout) for grad, layout in zip(grads, layouts, strict=True)]
     found = [stage.backward_input(k, grad) for k, grad in enumerate(grads)]
-    return found, [p.grad for _, p in stage.named_parameters()]
+    return found, [p.grad for _, p in stage.named_parameters()], grads
 
 
 def add_weight_gradients(order, factors):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 
 from course_lib import memory
@@ -15,9 +17,37 @@ ONE_FORWARD_ONE_BACKWARD = "one_forward_one_backward_step"
 
 
 class ReferencePipeline:
-    """Model of a group, whole and split into stages, and its micro-batches."""
+    """Model of a group, whole and split into stages, and its micro-batches.
 
-    def __init__(self, sizes: Sizes, n: int, random: np.random.Generator, shape: tuple[int, int, int], dtype: type):
+    Parameters
+    ----------
+    sizes : Sizes
+    n : int
+        Stages.
+    random : numpy.random.Generator
+    counts : list of int
+        How many micro-batches each list of them has.
+    shape : (int, int)
+        Texts and positions of a micro-batch.
+    dtype : type
+
+    Attributes
+    ----------
+    lists : list of list of (numpy.ndarray, numpy.ndarray)
+        Tokens and labels; `batches` is the first list.
+    message : int
+        Bytes of an activation.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        n: int,
+        random: np.random.Generator,
+        counts: list[int],
+        shape: tuple[int, int],
+        dtype: type,
+    ):
         self.sizes, self.n = sizes, n
         self.numbers = (sizes.vocabulary, sizes.width, sizes.heads, sizes.depth, sizes.length)
         self.stages = [Stage(layers(sizes, n, i, dtype=dtype), sizes.width, dtype) for i in range(n)]
@@ -26,13 +56,31 @@ class ReferencePipeline:
             for _, p in stage.named_parameters():
                 p.data = (p.data + 0.2 * random.standard_normal(p.shape)).astype(dtype)
         self.values = [[p.data.copy() for _, p in stage.named_parameters()] for stage in self.stages]
-        count, *each = shape
-        self.batches = [tuple(random.integers(0, sizes.vocabulary, each) for _ in "xy") for _ in range(count)]
-        self.message = each[0] * each[1] * sizes.width * np.dtype(dtype).itemsize
+        self.lists = [[tuple(random.integers(0, sizes.vocabulary, shape) for _ in "xy") for _ in range(count)] for count in counts]
+        self.batches = self.lists[0]
+        self.message = shape[0] * shape[1] * sizes.width * np.dtype(dtype).itemsize
 
-    def given(self, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def given(self, i: int) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         """Micro-batches as a rank receives them: tokens for the first, labels for the last, zeros instead of what it must not see."""
-        return [(t * (i == 0), y * (i == self.n - 1)) for t, y in self.batches]
+        return [[(t * (i == 0), y * (i == self.n - 1)) for t, y in batches] for batches in self.lists]
+
+    def expected(self, turns: tuple[int, ...]) -> tuple[list[float], list[list[np.ndarray]]]:
+        """Return the loss of each step, and the gradients that it adds, by parameter.
+
+        Parameters
+        ----------
+        turns : tuple of int
+            For each step, which list of micro-batches.
+        """
+        whole = Stage(self.layers, self.sizes.width, self.stages[0].dtype)
+        losses, gradients = [], []
+        for turn in turns:
+            for _, p in whole.named_parameters():
+                p.grad = None
+            losses.append(whole.forward(0, *map(np.concatenate, zip(*self.lists[turn], strict=True))))
+            whole.backward(0, 1.0)
+            gradients.append([p.grad for _, p in whole.named_parameters()])
+        return losses, gradients
 
 
 def work_order(function: str, n: int, i: int, count: int) -> list[tuple[str, int]]:
@@ -125,6 +173,7 @@ def stage_memory(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
         if flying < len(batches):
             stage.backward(flying, np.ones(out.shape, stage.dtype))
 
+    gc.collect()  # garbage would be freed while memory is watched
     work()
     with memory.watch() as peak:
         work()

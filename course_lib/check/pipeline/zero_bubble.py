@@ -14,7 +14,9 @@ from functools import partial
 import numpy as np
 
 from course_lib import memory
+from course_lib.check import cases
 from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
+from course_lib.check.pipeline import contract
 from course_lib.check.pipeline.check import GATE_EXPLANATIONS, PipelineCheck
 from course_lib.check.pipeline.on_ranks import (
     add_weight_gradients,
@@ -42,9 +44,7 @@ from course_lib.gpt.model.stage import Stage
 from course_lib.utils import wording
 
 Orders = list[list[tuple[str, int]]]
-MEMORY_SLACK = 0.3  # of what a micro-batch keeps after forward
 OTHER_ORDER = "F and B in another order than 1F1B's: rank r of p begins with p - r - 1 forwards, then alternates one F and one B"
-KEPT_SLACK = 0.1  # of what W needs of a micro-batch
 EXPLANATIONS = {
     "NoneType": ("a number is added to a gradient that is None", "weight.grad is None until it gets its first gradient"),
     "KeyError": (
@@ -81,13 +81,33 @@ ZB_GATE_EXPLANATIONS = GATE_EXPLANATIONS | {
 class DividedBackwardCheck(GroupCheck):
     """A `Check` of `backward_input` and `backward_weight`."""
 
-    def gradients(self, dtype: type = np.float64, count: int = 3) -> DividedBackwardCheck:
-        """Check both on four different stages: what B returns and adds, and what W adds after the rows of x have been scaled."""
+    def __init__(self, ranks, *, show: bool = True):
+        super().__init__("backward_input and backward_weight", ranks, show=show)
+
+    def covers(self, *kinds: str) -> None:
+        """Record kinds of cases for both functions."""
+        for name in ("backward_input", "backward_weight"):
+            cases.record(name, *kinds)
+
+    def gradients(
+        self,
+        dtype: type = np.float64,
+        count: int = 3,
+        *,
+        single: str = "",
+    ) -> DividedBackwardCheck:
+        """Check both on four different stages: what B returns and adds, and what W adds after the rows of x have been scaled.
+
+        With `single`, "text" or "position", a micro-batch has just one of these.
+        """
         heads, batch, positions, vocabulary = 2, *self.sizes(3, 3, 9)
+        if single:
+            batch, positions = (1, positions) if single == "text" else (batch, 1)
+            self.covers("sizes")
         width = 2 * self.sizes(1, 3, 6)[0]
         self.case = f"{count} micro-batches of {batch} x {positions} tokens, width {width}, {np.dtype(dtype)}"
         sizes = Sizes(vocabulary, width, heads, 4, positions)
-        model = ReferencePipeline(sizes, 4, self.random, (count, batch, positions), dtype)
+        model = ReferencePipeline(sizes, 4, self.random, [count], (batch, positions), dtype)
         places = list(range(4)) if self.show else self.random.permutation(4).tolist()  # of each rank: which stage it has
         facts = dict(sizes=model.numbers, meets=None, deep=False, divided=True)
         given = [facts | dict(values=model.values[i], place=(0, i), stage=(4, i)) for i in places]
@@ -103,7 +123,12 @@ class DividedBackwardCheck(GroupCheck):
         asked = [dict(order=o, factors=list(f)) for o, f in zip(orders, factors, strict=True)]
         whole = self.call(add_weight_gradients, asked, explain=EXPLANATIONS, show=self.show)
         for r, i in enumerate(places):
+            for k, (got, before) in enumerate(zip(parts[r][2], grads[i], strict=True)):
+                name = f"the argument grad of backward_input for micro-batch {k}, after the call,"
+                cause = "an operation in place, such as *="
+                self.array(np.asarray(got), np.asarray(before), name=name, rank=r, cause=cause, dtype=False)
             self._compare(r, model.stages[i], (inputs[i], grads[i], factors[r]), parts[r], whole[r], (empty[r], orders[r][-1]))
+        self.covers("dtypes", "layouts", "repetition", "arguments", "results")
         return self
 
     def _empty(self, stage: Stage) -> list[bool]:
@@ -118,7 +143,7 @@ class DividedBackwardCheck(GroupCheck):
             return self
         batch, positions, width, dtype = 4, 32, 32, np.float32
         self.case = f"a micro-batch of {batch} x {positions} tokens, width {width}, {np.dtype(dtype)}"
-        model = ReferencePipeline(Sizes(50, width, 2, 4, positions), 4, self.random, (3, batch, positions), dtype)
+        model = ReferencePipeline(Sizes(50, width, 2, 4, positions), 4, self.random, [3], (batch, positions), dtype)
         facts = dict(sizes=model.numbers, meets=None, deep=False, divided=True)
         self.ranks.call(build_stage, [facts | dict(values=model.values[i], place=(0, i), stage=(4, i)) for i in range(4)], show=self.show)
         inputs, grads = self._inputs(model, dtype)
@@ -126,10 +151,10 @@ class DividedBackwardCheck(GroupCheck):
         for r, (after_b, after_w) in enumerate(found):
             enough = product_bytes(model.stages[r], model.batches)
             said = f"rank {r} keeps {wording.size(after_b)} of a micro-batch between B and W, but W needs {wording.size(enough)}"
-            if after_b > (1 + KEPT_SLACK) * enough:
+            if after_b > (1 + contract.KEPT.number) * enough:
                 cause = "a copy, the gradient of a product's x, or other results of B, which W does not need"
-                self.fail(f"{said}: the x of each product and the gradient of its result", cause)
-            if after_w > KEPT_SLACK * enough:
+                self.fail(f"{said}: the x of each product and the gradient of its result", cause, limit=contract.KEPT)
+            if after_w > contract.KEPT.number * enough:
                 cause = "an entry that stays in stage.kept, or another variable that refers to what W has used"
                 self.fail(f"rank {r} still keeps {wording.size(after_w)} of a micro-batch after W", cause)
         return self
@@ -254,18 +279,24 @@ class ZeroBubbleCheck(PipelineCheck):
     def __init__(self, ranks, *, show: bool = True):
         super().__init__("zb_h1_step", ranks, show=show)
 
-    def _steps(self, models: list[tuple[list[int], ReferencePipeline]], times: int = 1, watched: bool = False, **how: object) -> list:
+    def _steps(
+        self,
+        models: list[tuple[list[int], ReferencePipeline]],
+        turns: tuple[int, ...] = (0,),
+        watched: bool = False,
+        **how: object,
+    ) -> list:
         """Take steps; see `PipelineCheck`."""
         group, model = models[0]
         how.setdefault("explain", SEND_EXPLANATIONS | (FEW_EXPLANATIONS if len(model.batches) < len(group) else {}))
-        return super()._steps(models, times, watched, **how)
+        return super()._steps(models, turns, watched, **how)
 
-    def schedule(self, size: int, count: int, dtype: type = np.float64, *, large: bool = False) -> ZeroBubbleCheck:
+    def schedule(self, size: int, count: int, dtype: type = np.float64, *, shape: str = "") -> ZeroBubbleCheck:
         """Check the order: its duration and its memory on the clock of ticks, and that the work is really done in it.
 
-        With `large`, sends wait until they are received, also on a student's ranks.
+        If `shape` is "large", sends wait until they are received, also on a student's ranks.
         """
-        models = self._build(size, count, dtype, large)
+        models = self._build(size, [count], dtype, shape)
         claims = self._claims(self._steps(models))
         meets: dict[int, list] = {}
         gates, numbers = [[] for _ in range(4)], {}
@@ -279,9 +310,13 @@ class ZeroBubbleCheck(PipelineCheck):
         for group, model in models:
             for i, r in enumerate(group):
                 if again[r] != claims[r]:
-                    self.fail(f"rank {r} does its work in another order than in the step before", "an order that depends on time")
+                    self.fail(
+                        f"rank {r} does its work in another order than in the step before",
+                        "an order that depends on time",
+                        limit=contract.SAME_ORDER,
+                    )
                 met = sum(map(len, meets[r]))
-                self._sent(r, i, len(group), count, model.message, GATE_MESSAGE_BYTES * met)
+                self._sent(r, i, len(group), count, model.message, met)
             self._check_gates(group, model, claims, answers, numbers)
         return self
 
@@ -293,7 +328,7 @@ class ZeroBubbleCheck(PipelineCheck):
         """Check that the work is complete, short enough and small enough on the clock of ticks; return the beginnings."""
         n = len(group)
         for order, r in zip(orders, group, strict=True):
-            self._complete(order, r, count, 1)
+            self._complete(order, r, [count])
             held, most = most_held(order), min(n, count)
             if held > most:
                 cause = "weights' gradients that are put off for too long"
@@ -301,7 +336,11 @@ class ZeroBubbleCheck(PipelineCheck):
                     cause = f"{OTHER_ORDER}; here, forwards run too far ahead"
                 else:
                     cause += f": here, up to {_most_put_off(order)} W"
-                self.fail(f"rank {r} holds something of {held:.0f} micro-batches at once; 1F1B holds {most} on its first rank", cause)
+                self.fail(
+                    f"rank {r} holds something of {held:.0f} micro-batches at once; 1F1B holds {most} on its first rank",
+                    cause,
+                    limit=contract.HELD,
+                )
         try:
             begins = ticks(orders)
         except ValueError as error:
@@ -317,13 +356,15 @@ class ZeroBubbleCheck(PipelineCheck):
                 cause = "a W right after each B, on all ranks: nothing is left for the end"
             elif late := _late(orders, begins):
                 cause = f"a W that comes too late: rank {group[late[0]]} does {late[1]} W after its last B, and is idle before"
-            self.fail(f"{said}; {enough} ticks and {least:.0%} are possible", cause)
+            self.fail(f"{said}; {enough} ticks and {least:.0%} are possible", cause, limit=contract.TICKS)
         return begins
 
-    def _complete(self, order: list[tuple[str, int]], r: int, count: int, times: int) -> None:
-        """Check that a rank's order has F, B and W of each micro-batch, in this order."""
-        for begin in range(0, max(len(order), 1), 3 * count):
+    def _complete(self, order: list[tuple[str, int]], r: int, counts: list[int]) -> None:
+        """Check that a rank's order has F, B and W of each micro-batch of each step, in this order."""
+        begin = 0
+        for count in counts:
             own = order[begin : begin + 3 * count]
+            begin += 3 * count
             for kind, words in (("F", "stage.forward"), ("B", "stage.backward_input"), ("W", "stage.backward_weight")):
                 if sorted(k for what, k in own if what == kind) != list(range(count)):
                     cause = f"a micro-batch without a call of {words}"
@@ -334,12 +375,12 @@ class ZeroBubbleCheck(PipelineCheck):
                 late = [k for k in range(count) if own.index((kind, k)) > own.index((other, k))]
                 if late:
                     self.fail(f"rank {r} does {other} of micro-batch {late[0]} before its {kind}")
-        if len(order) != 3 * count * times:
-            self.fail(f"rank {r} has done {len(order)} pieces of work; {3 * count * times} are expected")
+        if len(order) != begin:
+            self.fail(f"rank {r} has done {len(order)} pieces of work; {begin} are expected")
 
-    def _order(self, order: list[str], i: int, group: list[int], count: int, times: int, message: int) -> None:
+    def _order(self, order: list[str], i: int, group: list[int], counts: list[int], message: int) -> None:
         """Check that a rank's order is complete; `schedule` checks the rest."""
-        self._complete([(word[0], int(word[1:])) for word in order], group[i], count, times)
+        self._complete([(word[0], int(word[1:])) for word in order], group[i], counts)
 
     def _set_gates(self, it: tuple[list[int], ReferencePipeline], orders: Orders, begins: list[list[int]], facts: tuple) -> None:
         """Draw the numbers of a group's gates; neighbours whose work begins on the same tick meet there."""
@@ -350,7 +391,8 @@ class ZeroBubbleCheck(PipelineCheck):
             sent, meets[r], numbers[r] = 0, [], []
             for j, (kind, _) in enumerate(orders[i]):
                 met = [other for other in (i - 1, i + 1) if other in range(n) and begins[i][j] in at[other]]
-                gates[r].append((sent, float(own[i][j]), sent + GATE_MESSAGE_BYTES * 4 if n > 1 else 1e9))
+                most = sent + self._besides(len(model.batches)) if n > 1 else 1e9
+                gates[r].append((sent, float(own[i][j]), most))
                 number = float(own[i][j])
                 for other in met:
                     number *= float(own[other][at[other][begins[i][j]]])
@@ -376,29 +418,32 @@ class ZeroBubbleCheck(PipelineCheck):
                 grad = stage.backward(k, grad * dtype(change["B", k]))
         for i, r in enumerate(group):
             for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
-                self._gradient(got, p.grad, f"the gradient of {name}, scaled during the step,", r, count, rtol)
+                self._gradient(got, (p.grad,), f"the gradient of {name}, scaled during the step,", r, [count], rtol)
 
     def peak_memory(self, size: int = 4, count: int = 8) -> ZeroBubbleCheck:
         """Check the peak memory of each rank: what its order needs, which is at most what 1F1B needs on its first rank."""
         memory.keep_freed()  # in this process
-        for many in (2, count):  # the first step allocates memory that stays allocated
-            models, answers, peaks = self._step(size, many, np.float32, deep=True)
+        self._first_deep_step(size)
+        models, answers, peaks = self._step(size, count, np.float32, shape="deep")
         self.ranks.call(end_measurement)
         claims, needs = self._claims(answers), {}
         for group, model in models:
             for i, r in enumerate(group):
-                self._complete(claims[r], r, count, 1)
-                if i not in needs:
-                    one, each = stage_memory(model.stages[i], model.batches, 1)
-                    needs[i] = one - each, each, product_bytes(model.stages[i], model.batches)
-                work, each, later = needs[i]
+                self._complete(claims[r], r, [count])
+                stage = model.stages[i]
+                kind = stage.first, stage.last
+                if kind not in needs:
+                    one, each = stage_memory(stage, model.batches, 1)
+                    needs[kind] = one - each, each, product_bytes(stage, model.batches)
+                work, each, later = needs[kind]
                 held = min(most_held(claims[r], later / each), float(min(len(group), count)))
-                enough = int((held + MEMORY_SLACK) * each) + work
+                enough = int((held + contract.ORDER_MEMORY.number) * each) + work
                 neighbors = (i > 0) + (i < len(group) - 1)
                 enough += 2 * neighbors * count * model.message  # all that is sent and received may be held to the end
                 if peaks[r] > enough:
                     self.fail(
                         f"a step on rank {r} held {wording.size(peaks[r])} at once; {wording.size(enough)} are enough for its order",
                         "more kept after B than the input of each product and its result's gradient, or not freed after W",
+                        limit=contract.ORDER_MEMORY,
                     )
         return self

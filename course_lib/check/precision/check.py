@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.autograd.mixed_precision import decode, encode
+from course_lib.check.cases.layouts import CONTIGUOUS
+from course_lib.check.cases.repetition import GROUP, KEPT, Call, in_turn
 from course_lib.check.groups import GroupCheck
+from course_lib.check.precision import contract
 from course_lib.check.precision.on_ranks import call_exchange, call_steps
 from course_lib.traffic import wire_bytes
 
-SLACK_BYTES = 64  # besides the arrays
 # Halfway between two values of a format (ties to even), below float16's smallest, near its largest, and large ones.
 EDGES = {
     "float32": [1 + 2.0**-20, 1e-30, 1e30, -1 / 3],
@@ -19,17 +21,29 @@ EDGES = {
 # A value of one rank, and of each other one: in the format, their sum is as if the others had sent nothing.
 LOUD = {"float32": (2.0**22, 0.75), "float16": (2048.0, 0.5), "bfloat16": (256.0, 0.5)}
 TINY = {"float32": 1e-30, "float16": 2.0**-24, "bfloat16": 1e-30}
+LENGTHS = 33, 50  # of a shard: sent as float32, even between two ranks, it exceeds the limit
+CHANGED = "a value that changes on its way, such as NaN, an infinity or -0.0"
 
 
 class PrecisionCheck(GroupCheck):
     """A `Check` of gathers and reductions in a format, in groups of the four ranks."""
+
+    def everything(self) -> PrecisionCheck:
+        """Check all that is asked of the exercise."""
+        groups = {"float32": (4, 1), "float16": (4, 3, 2, 1), "bfloat16": (4, 3, 2)}
+        for dtype, sizes in groups.items():
+            if self.exercise == "gather_as":
+                self.gathers(dtype, *sizes).masters(dtype, 4 if dtype == "float32" else 3)
+            else:
+                self.reduces(dtype, *sizes)
+        return self.repeats()
 
     def gathers(self, dtype: str, *sizes: int) -> PrecisionCheck:
         """Check `gather_as`: the values of all ranks, rounded, in rank order; the bytes; the shard, which stays as it is."""
         for size in sizes:
             groups = self.groups(size)
             self.case, places = self._describe(groups, dtype), self.colors_and_keys(groups)
-            (length,) = self.sizes(1, 6, 15)  # from 6 on, float32 values of four ranks take more than the slack
+            (length,) = self.sizes(1, *LENGTHS)
             shards = self.random.standard_normal((4, 2, length)).astype(np.float32)
             for r in range(4):
                 where = self.random.permutation(length)[:4]
@@ -53,10 +67,9 @@ class PrecisionCheck(GroupCheck):
                     self.array(got, want, name=name, rank=r, cause="another rank order", instead=instead, shape_cause="")
                 cause = "rounding in place, or a result that shares memory with the shard: the master would lose its last bits"
                 self.array(after, shards[r, 1], name="the shard, after the call,", rank=r, cause=cause)
-                most = 2 * wire_bytes("Allgather", len(group), len(group) * length * _width(dtype)) + SLACK_BYTES
                 cause = f"values sent as float32; encoded as {dtype}, each takes 2 bytes" if dtype != "float32" else "values sent twice"
-                self.sent(self.ranks.traffic[r], most, name="two gathers", rank=r, cause=cause)
-                self.requests_completed(self.ranks.unended[r], r)
+                self._cost("gather_as", [(length, dtype)] * 2, group, r, cause)
+        self.covers("group sizes", "group order", "dtypes")
         return self
 
     def reduces(self, dtype: str, *sizes: int) -> PrecisionCheck:
@@ -64,7 +77,7 @@ class PrecisionCheck(GroupCheck):
         for size in sizes:
             groups = self.groups(size)
             places = self.colors_and_keys(groups)
-            (length,) = self.sizes(1, 5, 14)
+            (length,) = self.sizes(1, *LENGTHS)
             drawn = self._gradients(dtype, groups, length)
             given = [dict(name="reduce_as", arrays=[drawn[name][r] for name in drawn], dtype=dtype, place=places[r]) for r in range(4)]
             self.case = self._describe(groups, dtype)
@@ -78,12 +91,81 @@ class PrecisionCheck(GroupCheck):
                 cause = "rounding or dividing in place"
                 before, after = (np.nan_to_num(array) for array in (given[r]["arrays"][-1], after))
                 self.array(after, before, name="the gradient, after the call,", rank=r, cause=cause)
-                n = len(group)
-                most = len(drawn) * wire_bytes("Alltoall", n, n * length * _width(dtype)) + SLACK_BYTES
                 cause = "float32 values, or " * (dtype != "float32") + "whole gradients: each rank needs only its part of the others'"
-                self.sent(self.ranks.traffic[r], most, name=f"{len(drawn)} calls of reduce_as", rank=r, cause=cause)
-                self.requests_completed(self.ranks.unended[r], r)
+                self._cost("reduce_as", [(length, dtype)] * len(drawn), group, r, cause)
+        self.covers("group sizes", "group order", "dtypes")
         return self
+
+    def repeats(self) -> PrecisionCheck:
+        """Check calls of both sizes and all formats in turn, on two communicators with the same ranks."""
+        groups = self.groups(2)
+        length, other = self.sizes(2, 2, 14)
+        # (length, which communicator): the second has the same ranks, the last call is the first one with other values.
+        turns = [(length, 0), (other, 1), (1, 0), (length, 1), (other, 0), (length, 0)]
+        formats = ("float16", "bfloat16", "float32", "bfloat16", "float16", "float16")
+        gathers = self.exercise == "gather_as"
+        calls = []
+        for (size, group), dtype, layout in zip(turns, formats, 2 * CONTIGUOUS, strict=True):
+            count = size if gathers else 2 * size
+            arrays = [self.special(count, dtype=np.float32, finite=not gathers) for _ in range(4)]
+            calls.append(Call([[array, dtype, GROUP] for array in arrays], group, layout))
+        self.case = f"{self.describe_groups(groups, np.float32)}, several calls in turn on two communicators"
+        results = in_turn(self, self.exercise, calls, [groups, groups])
+        case = self.case
+        for number, (call, dtype, answers) in enumerate(zip(calls, formats, results, strict=True), 1):
+            for r, got in enumerate(answers):
+                group = next(group for group in groups if r in group)
+                arrays = [call.arguments[s][0] for s in group]
+                self.case = f"call {number} of {case}, {dtype}"
+                if gathers:
+                    want = _rounded(np.concatenate(arrays), dtype)
+                    name = f"gather_as, call {number},"
+                    cause = f"{CHANGED}; or {KEPT}"
+                    self.array(got, want, name=name, rank=r, cause=cause, signed_zeros=True)
+                else:
+                    self._mean(got, arrays, dtype, group.index(r), r)
+        for r in range(4):
+            group = next(group for group in groups if r in group)
+            sizes = [(size, dtype) for (size, _), dtype in zip(turns, formats, strict=True)]
+            self._cost(self.exercise, sizes, group, r, "values sent twice")
+        self.case = case
+        self.covers("layouts", "sizes")
+        return self
+
+    def _cost(
+        self,
+        function: str,
+        calls: list[tuple[int, str]],
+        group: list[int],
+        r: int,
+        cause: str,
+    ) -> None:
+        """Check the bytes and the calls of rank r for these calls: lengths of a shard, and formats."""
+        if function == "gather_as":
+            operation, most_bytes, most_calls = "Allgather", contract.GATHER_BYTES, contract.GATHER_CALLS
+        else:
+            operation, most_bytes, most_calls = "Alltoall", contract.REDUCE_BYTES, contract.REDUCE_CALLS
+        n = len(group)
+        numbers = [wire_bytes(operation, n, n * length * _width(dtype)) for length, dtype in calls]
+        moved = self.ranks.traffic[r]
+        name = f"{function}, called {len(calls)} times,"
+        self.sent(
+            moved,
+            sum(numbers) + len(calls) * most_bytes.number,
+            name=name,
+            rank=r,
+            cause=cause,
+            limit=most_bytes,
+        )
+        self.calls(
+            moved,
+            len(calls) * int(most_calls.number),
+            group=group,
+            name=name,
+            rank=r,
+            limit=most_calls,
+        )
+        self.requests_completed(self.ranks.unended[r], r)
 
     def _results_of_their_own(self, found: list, name: str, r: int) -> None:
         """Check that calls with other values do not all have the same result."""

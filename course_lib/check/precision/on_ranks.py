@@ -54,7 +54,7 @@ def call_scaler(values, optimizer, settings, steps, places):
     -------
     list of tuple
         For each step: what each `unscale` returned, the gradients after the last one, what `step` returned, the parameters, the factor
-        after `update`.
+        before and after `update`.
     """
     LossScaler, everyone = student("LossScaler"), student("everyone")
     comms = [everyone.Split(color=color, key=key) for color, key in places]
@@ -67,24 +67,43 @@ def call_scaler(values, optimizer, settings, steps, places):
         norms = [scaler.unscale(rule) for _ in range(step["unscale"])]
         grads = [None if p.grad is None else np.array(p.grad) for p in parameters]
         taken = scaler.step(rule) if step["most"] is None else scaler.step(rule, most=step["most"])
+        factor = scaler.factor
         scaler.update()
-        found.append((norms, grads, taken, [p.data.copy() for p in parameters], scaler.factor))
+        found.append((norms, grads, taken, [p.data.copy() for p in parameters], factor, scaler.factor))
     return found
 
 
-def call_scale(weight, x, settings):
-    """Scale a loss, the same on all ranks, in two steps: for each the factor before it, the scaled loss, and the gradient of the weight."""
+def call_scale(weights, x, settings):
+    """Take two steps with each of several scalers in turn, on losses that are the same on all ranks.
+
+    Returns
+    -------
+    list of list of tuple
+        For each step and each scaler: the factor before it, the scaled loss, the gradient of the
+        weight, and what `unscale` returned.
+    """
     LossScaler, everyone = student("LossScaler"), student("everyone")
-    w, found = Parameter(weight), []
-    scaler = LossScaler([everyone], **settings)
-    for _ in range(2):
-        factor, w.grad = scaler.factor, None
-        loss = scaler.scale((w * Tensor(x)).sum())
+    parameters = [Parameter(weight) for weight in weights]
+    optimizers = [SGD([w], 0.0) for w in parameters]
+    scalers = [LossScaler([everyone], **own) for own in settings]
+    return [_scaled_step(scalers, optimizers, x) for _ in range(2)]
+
+
+def _scaled_step(scalers, optimizers, x):
+    """Take a step with each scaler: all of them scale, then all unscale, and so on."""
+    before = []
+    for scaler, optimizer, values in zip(scalers, optimizers, x, strict=True):
+        factor, w = scaler.factor, optimizer.params[0]
+        w.grad = None
+        loss = scaler.scale((w * Tensor(values)).sum())
         if not isinstance(loss, Tensor):
             raise TypeError(f"scale must return a Tensor, so that backward can be called on it; got {type(loss).__name__}.")
         value = loss.data.copy()
         loss.backward()
-        found.append((factor, np.asarray(value), w.grad.copy()))
-        scaler.step(SGD([w], 0.0))
+        before.append((factor, np.asarray(value), w.grad.copy()))
+    norms = [scaler.unscale(optimizer) for scaler, optimizer in zip(scalers, optimizers, strict=True)]
+    for scaler, optimizer in zip(scalers, optimizers, strict=True):
+        scaler.step(optimizer)
+    for scaler in scalers:
         scaler.update()
-    return found
+    return [(*values, norm) for values, norm in zip(before, norms, strict=True)]

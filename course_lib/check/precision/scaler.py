@@ -10,9 +10,9 @@ import numpy as np
 
 from course_lib.autograd import SGD, Adam, Parameter
 from course_lib.check.groups import GroupCheck
+from course_lib.check.precision import contract
 from course_lib.check.precision.on_ranks import call_scale, call_scaler
 
-STEP_BYTES = 64  # per axis and step: a few numbers
 LARGE = 1e19  # a norm whose square is beyond float32's range
 OVERFLOWS = (np.inf, -np.inf, np.nan)
 
@@ -26,7 +26,7 @@ class Step:
     grads : list of list
         For each world rank, each parameter's gradient (float32, not scaled), or None.
     most : float, optional
-        The norm to which gradients are clipped, as a share of their norm.
+        The norm to which gradients are clipped, as a share of their norm; of 1 if that is 0.
     unscale : int
         How many times `unscale` is called before `step`.
     """
@@ -95,22 +95,50 @@ class Reference:
 class ScalerCheck(GroupCheck):
     """A `Check` of `LossScaler`; `axes` are the sizes of a grid's axes: (2, 2) or (4,), and (3,) leaves a rank by itself."""
 
+    def everything(self) -> ScalerCheck:
+        """Check all that is asked of the scaler."""
+        return self.scaling().skipping().adjusting()
+
+    def scaling(self) -> ScalerCheck:
+        """Check `scale`, and on several grids `unscale` and clipping."""
+        return self.scales().norms(4).norms(3).norms(2, 2, 1)
+
+    def skipping(self) -> ScalerCheck:
+        """Check on several grids that all ranks skip a step together."""
+        return self.overflows(4).overflows(3).overflows(1, 2, 2).overflows(2)
+
+    def adjusting(self) -> ScalerCheck:
+        """Check the factor on two grids."""
+        return self.factors(2, 2).factors(3)
+
     def scales(self) -> ScalerCheck:
-        """Check `scale`: the loss, and through backward the gradients, are multiplied by the factor."""
-        for power in self.random.permutation([3, 12]):
-            factor = 2.0 ** int(power)
-            self.case = f"the factor {factor:g}"
-            w, x = self.random.standard_normal((2, self.sizes(1, 2, 9)[0])).astype(np.float32)
-            # After the first step, the factor doubles.
-            answers = self.call(call_scale, dict(weight=w, x=x, settings=dict(factor=factor, interval=1)), show=self.show)
-            for r, found in enumerate(answers):
-                for step, (now, value, grad) in enumerate(found, 1):
-                    self.value(now, (factor, now)[step - 1], name="the factor at first", rank=r)
-                    loss = np.asarray(np.sum(w * x), np.float32)
-                    instead = {"the loss, not scaled": loss, "the loss times the factor of the step before": factor * loss}
-                    how = dict(rank=r, rtol=1e-5, scale=now * float(np.abs(w * x).sum()), instead=instead)
-                    self.array(value, np.asarray(now * loss, np.float32), name=f"the scaled loss of step {step}", **how)
-                    self.array(grad, np.float32(now) * x, name=f"the gradient of the scaled loss of step {step}", rank=r, rtol=1e-6)
+        """Check two scalers in turn: the loss and its gradient are multiplied by the factor, and the norm is that of each."""
+        factors = [2.0 ** int(power) for power in self.random.permutation([3, 12])]
+        weights, x = self.random.standard_normal((2, 2, self.sizes(1, 2, 9)[0])).astype(np.float32)
+        settings = [dict(factor=factor, interval=1) for factor in factors]  # doubles after each step
+        given = dict(weights=list(weights), x=list(x), settings=settings)
+        answers = self.call(call_scale, given, show=self.show)
+        for r, found in enumerate(answers):
+            for k, (factor, w, xs) in enumerate(zip(factors, weights, x, strict=True)):
+                self.case = f"two scalers in turn, number {k + 1}, factor {factor:g}"
+                loss = np.asarray(np.sum(w * xs), np.float32)
+                norm = 2 * float(np.linalg.norm(xs.astype(float)))  # of four ranks
+                for step, scalers in enumerate(found, 1):
+                    now, value, grad, norm_got = scalers[k]
+                    if step == 1:  # later ones are another test's
+                        self.value(now, factor, name="the factor at first", rank=r)
+                    instead = {
+                        "the loss, not scaled": loss,
+                        "the loss times the factor of the step before": factor * loss,
+                    }
+                    how = dict(rank=r, rtol=1e-5, scale=now * float(np.abs(w * xs).sum()), instead=instead)
+                    name = f"the scaled loss of step {step}"
+                    self.array(value, np.asarray(now * loss, np.float32), name=name, **how)
+                    name = f"the gradient of the scaled loss of step {step}"
+                    self.array(grad, np.float32(now) * xs, name=name, rank=r, rtol=1e-6)
+                    cause = "an attribute of the class, which all its objects share"
+                    name = f"the norm of step {step}"
+                    self.numbers(norm_got, [norm], name=name, rank=r, rtol=1e-5, cause=cause)
         return self
 
     def norms(self, *axes: int) -> ScalerCheck:
@@ -123,6 +151,8 @@ class ScalerCheck(GroupCheck):
                 Step(self._draw(shapes), most=0.5, unscale=1),
                 Step(self._draw(shapes), most=0.25),
                 Step(self._draw(shapes), most=1.5, unscale=2),
+                Step(self._draw(shapes, 0.0), most=0.5),
+                Step(self._draw(shapes, 1e-15), unscale=1),
                 Step(self._draw(shapes)),
             ]
             steps[2].grads[members[-1]] = [None] * len(shapes)  # a rank without gradients takes part all the same
@@ -130,6 +160,7 @@ class ScalerCheck(GroupCheck):
             settings = dict(factor=2.0 ** int(self.random.integers(6, 14)))
             self.case = f"{self._describe_grid(order, axes)}, {optimizer}"
             self._run(order, axes, settings, steps, self._compare_values, optimizer)
+        self.covers("sizes", "arguments", "results")
         return self
 
     def overflows(self, *axes: int) -> ScalerCheck:
@@ -138,7 +169,7 @@ class ScalerCheck(GroupCheck):
         shapes, steps = self._shapes(), []
         for i, r in enumerate(self.random.permutation(members)):
             step = Step(self._draw(shapes), unscale=i % 2, most=(None, 0.5)[i // 2 % 2])
-            which = int(self.random.integers(len(shapes)))
+            which = i % len(shapes)
             step.grads[r][which].flat[self.random.integers(step.grads[r][which].size)] = OVERFLOWS[i % 3]
             if i == 0:
                 for s in set(members) - {r}:
@@ -152,6 +183,7 @@ class ScalerCheck(GroupCheck):
         steps.append(large)
         self.case = f"{self._describe_grid(order, axes)}, overflows"
         self._run(order, axes, settings, steps, self._compare_skipping)
+        self.covers("special values", "group order", "group sizes", "repetition")
         return self
 
     def factors(self, *axes: int) -> ScalerCheck:
@@ -188,12 +220,13 @@ class ScalerCheck(GroupCheck):
         return order, sorted(order)
 
     def _shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of parameters: more of them than a rank may make calls."""
         a, b, c = self.sizes(3, 2, 7)
-        return [(a, b), (c,)]
+        return [(a, b), (c,), (1,), (b, 1), (a,), (c, a)]
 
-    def _draw(self, shapes: list[tuple[int, ...]]) -> list[list[np.ndarray]]:
+    def _draw(self, shapes: list[tuple[int, ...]], size: float = 1.0) -> list[list[np.ndarray]]:
         """Gradients of each rank, which differ in size from rank to rank, so that no rank's own norm is the norm."""
-        sizes = self.random.permutation([0.5, 1.0, 2.0, 4.0])
+        sizes = size * self.random.permutation([0.5, 1.0, 2.0, 4.0])
         return [[(s * self.random.standard_normal(shape)).astype(np.float32) for shape in shapes] for s in sizes]
 
     def _describe_grid(self, order: list[int], axes: tuple[int, ...]) -> str:
@@ -225,10 +258,15 @@ class ScalerCheck(GroupCheck):
                 self.case = f"step {k + 1} on {what}"
                 compare(got, want, r, moved=any(np.any(a != b) for a, b in zip(held, got[3], strict=True)))
                 held = got[3]
-            most = STEP_BYTES * len(axes) * len(steps)
-            self.sent(
-                self.ranks.traffic[r], most, name=f"{len(steps)} steps", rank=r, cause="gradients that are sent; one number is enough"
-            )
+            axis_steps = len(axes) * len(steps)
+            moved = self.ranks.traffic[r]
+            name = f"{len(steps)} steps"
+            cause = "gradients that are sent; one number is enough"
+            most = axis_steps * contract.STEP_BYTES.number
+            self.sent(moved, most, name=name, rank=r, cause=cause, limit=contract.STEP_BYTES)
+            most = axis_steps * int(contract.STEP_CALLS.number)
+            group = members if r in members else [r]
+            self.calls(moved, most, group=group, name=name, rank=r, limit=contract.STEP_CALLS)
         self.case = what
 
     @staticmethod
@@ -246,7 +284,9 @@ class ScalerCheck(GroupCheck):
             grads = {r: step.grads[r] for r in group}
             flat = np.concatenate([np.zeros(1), *(g.ravel().astype(float) for own in grads.values() for g in own if g is not None)])
             finite, norm = bool(np.isfinite(flat).all()), float(np.sqrt(np.sum(flat * flat)))
-            most = None if step.most is None else step.most * norm if finite else 1.0
+            most = step.most
+            if most is not None:
+                most = most * (norm or 1.0) if finite else 1.0
             clip = np.float32(most / norm) if finite and most is not None and norm > most else np.float32(1)
             for r in group:
                 given = [None if g is None else g * factor for g in grads[r]]
@@ -265,7 +305,7 @@ class ScalerCheck(GroupCheck):
 
     def _compare_values(self, got: tuple, want: Wanted, r: int, moved: bool) -> None:
         """Compare norms, gradients and parameters on rank r."""
-        norms, grads, _, data, _ = got
+        norms, grads, _, data, *_ = got
         norm, before, unscaled = want.norm, want.before, want.grads
         self._compare_decision(got, want, r, moved=want.finite)
         for norm_got in norms:
@@ -325,7 +365,9 @@ class ScalerCheck(GroupCheck):
             self.fail(f"the parameters on rank {r} {said}", "an optimizer that is called in the wrong case")
 
     def _compare_factor(self, got: tuple, want: Wanted, r: int, moved: bool = True) -> None:
-        """Compare the factor on rank r."""
+        """Compare the factor on rank r, before and after `update`."""
+        if got[-2] != want.before:
+            self.fail(f"the factor on rank {r} has changed before update", "a factor that is halved in unscale or in step")
         factor, number = got[-1], isinstance(got[-1], (int, float, np.floating))
         if not number or float(factor) != want.after:
             shown = f"is {factor}, expected {want.after:g} (before: {want.before:g})" if self.show else "is wrong"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib import memory
+from course_lib.check.cases.layouts import LAYOUTS
 from course_lib.check.groups import GroupCheck
-from course_lib.check.recompute import segment
+from course_lib.check.recompute import contract, segment
 from course_lib.check.recompute.on_ranks import SHIFT, begin_large, build_segments, end_large, run_schedule, step_large
 from course_lib.check.recompute.segment import SegmentArrays
 from course_lib.gpt.training.activation_memory import LayerCost, Ranges, peak_memory
@@ -34,7 +35,8 @@ LARGE_SHAPE = 512, 512  # float32: a MiB
 EXPLANATIONS = {
     "TooEarly": (
         "the function is called too early, or once more than needed",
-        "a forward that calls it twice, or a backward of another part of the model that calls it, too",
+        "a forward that calls it twice, or a call of backward() on the recomputed result, which ends all of "
+        "backward, where run_backward only goes through it",
     ),
     "TooLate": ("the function is called too late", "a function that was not called again when its own backward began"),
     "Deadlock": (
@@ -42,7 +44,7 @@ EXPLANATIONS = {
         "a function that some ranks do not call again, or call in another order",
     ),
 }
-SPARE_ARRAYS = 2  # right answers hold up to 0.7 more than computed; wrong ones at least 3
+ROUNDING = {4: 1e-5, 8: 1e-12}  # tolerance of sums of fractions, by bytes of the dtype
 
 
 @dataclass
@@ -58,6 +60,8 @@ class GroupCase:
         For each micro-batch, the arguments of each rank.
     numbers : dict of (str, int) to numpy.ndarray
         Numbers of the gates that each rank passes in a forward or backward of a micro-batch, ``(gates, ranks)``.
+    ends : numpy.ndarray
+        Numbers of the gates at the end of each backward, ``(micro-batches, ranks)``.
     found : list
         For each micro-batch, the ranks' results and gradients, and what these would be if nothing were recomputed.
     passes : bool
@@ -68,6 +72,7 @@ class GroupCase:
     segments: list[list[SegmentArrays]]
     batches: list[list[dict]]
     numbers: dict[tuple[str, int], np.ndarray]
+    ends: np.ndarray
     found: list
     passes: bool = True
 
@@ -75,9 +80,23 @@ class GroupCase:
 class RecomputeCheck(GroupCheck):
     """A `Check` of `checkpoint`, in groups of the four ranks."""
 
-    def gradients(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> RecomputeCheck:
-        """Check results and gradients of micro-batches in flight at once; `nested`: with a checkpoint inside another."""
-        return self._run(size, dtype, [[], [], []], nested)
+    _next_layout = 0  # of the next micro-batch, so that each one occurs
+
+    def gradients(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False, whole: bool = True) -> RecomputeCheck:
+        """Check results and gradients of micro-batches in flight at once.
+
+        Parameters
+        ----------
+        size : int
+            Ranks of a group.
+        dtype : dtype
+        nested : bool
+            Whether there is a checkpoint inside another.
+        whole : bool
+            Whether all values are whole numbers, so that results are compared to the last bit;
+            else they need all bits of the dtype.
+        """
+        return self._run(size, dtype, [[], [], []], nested, whole=whole)
 
     def random_states(self, size: int = 4, dtype: type = np.float64, *, nested: bool = False) -> RecomputeCheck:
         """Check the same with dropout, from generators that draw the same on all ranks, or something else on each."""
@@ -88,12 +107,17 @@ class RecomputeCheck(GroupCheck):
         """Check that a rank whose gradient is zero recomputes all the same, as the others need it."""
         return self._run(size, dtype, [[], [], []], nested, zero=True)
 
-    def _run(self, size: int, dtype: type, drawing: list, nested: bool, zero: bool = False) -> RecomputeCheck:
+    def _run(self, size: int, dtype: type, drawing: list, nested: bool, zero: bool = False, whole: bool = True) -> RecomputeCheck:
         groups = self.groups(size)
+        self._next_layout += MICRO_BATCHES
         self.case = f"{self.describe_groups(groups, dtype)}{', one checkpoint inside another' * nested}"
         seed, extra = int(self.random.integers(1 << 30)), f"router{int(self.random.integers(1000))}"
         drawing = [[extra if name == "router" else name for name in names] for names in drawing]
-        cases, states = zip(*(self._draw_telling(group, dtype, zero, (seed, extra, drawing, nested)) for group in groups), strict=True)
+        how = seed, extra, drawing, nested
+        cases, states = zip(*(self._draw_telling(group, dtype, zero, whole, how) for group in groups), strict=True)
+        noted = not any(drawing) and not zero
+        for case in cases:
+            case.ends = case.ends if noted else np.ones_like(case.ends)  # without a gate
         given, gates, batches = [{}] * 4, [[]] * 4, [{}] * 4
         for color, case in enumerate(cases):
             for key, r in enumerate(case.ranks):
@@ -101,22 +125,30 @@ class RecomputeCheck(GroupCheck):
                 given[r] = dict(
                     weights=[one.weight for one in own], table=own[0].table, place=(color, key), seed=seed, extra=extra, drawing=drawing
                 )
-                batches[r] = dict(schedule=SCHEDULE, batches=[ranks[key] for ranks in case.batches], nested=nested)
-                gates[r] = self._gates(case, key, nested)
+                batches[r] = dict(schedule=SCHEDULE, batches=[ranks[key] for ranks in case.batches], nested=nested, noted=noted)
+                gates[r] = self._gates(case, key, nested, noted)
         self.ranks.call(build_segments, given, show=self.show)
         answers = self.call(run_schedule, batches, explain=EXPLANATIONS, show=self.show, gates=gates)
         for case, drawn in zip(cases, states, strict=True):
             for key, r in enumerate(case.ranks):
-                self._compare(case, key, r, answers[r], [d[key] for d in drawn], any(drawing))
-                if not any(drawing) and not zero and not all(answers[r][2]):
-                    cause = "a call of backward() on the recomputed result, which ends all of backward; run_backward only goes through it"
-                    self.fail(f"on rank {r}, what after_backward has noted is called before backward is over", cause)
+                tolerance = 0.0 if whole else ROUNDING[np.dtype(dtype).itemsize]
+                self._compare(case, key, r, answers[r], [d[key] for d in drawn], any(drawing), tolerance)
+                made = sum(6 + nested if what == "B" else 3 for what, _ in SCHEDULE) + len(SCHEDULE)
+                self.calls(
+                    self.ranks.traffic[r],
+                    {"Allreduce": made},
+                    group=case.ranks,
+                    name="a step with checkpoint",
+                    rank=r,
+                    limit=contract.NO_CALLS,
+                )
+        self.covers("dtypes", "layouts", "sizes", "group order", "group sizes", "repetition", "arguments", "results")
         return self
 
-    def _draw_telling(self, group: list[int], dtype: type, zero: bool, how: tuple) -> tuple[GroupCase, list]:
+    def _draw_telling(self, group: list[int], dtype: type, zero: bool, whole: bool, how: tuple) -> tuple[GroupCase, list]:
         """Draw a case in which every gradient of every rank is there, and would be another one if nothing were recomputed."""
         for _ in range(MOST_DRAWN):
-            case = self._draw(group, dtype, zero)
+            case = self._draw(group, dtype, zero, whole, random=any(how[2]))
             states = self._expected(case, *how)
             steps = [case.found[i][1:] for what, i in SCHEDULE if what == "B"]
             arrays = [grad for right, _ in steps for one in right for grad in one.values()]
@@ -126,12 +158,15 @@ class RecomputeCheck(GroupCheck):
                 return case, states
         raise RuntimeError(f"no case was found for {self.case}.")
 
-    def _draw(self, group: list[int], dtype: type, zero: bool) -> GroupCase:
-        """Draw small whole numbers: sums of them are exact in any order."""
-        n, (tokens, words, wide, out) = len(group), self.sizes(4, 3, 8)
+    def _draw(self, group: list[int], dtype: type, zero: bool, whole: bool, random: bool) -> GroupCase:
+        """Draw small numbers; sums of whole ones are exact in any order. With `random`, parts of them will be dropped."""
+        n, (words, wide, out) = len(group), self.sizes(3, 3, 8)
+        # Of few tokens, dropout would nearly always drop everything that leads to some gradient.
+        lengths = self.sizes(MICRO_BATCHES, 4, 9) if random else self.sizes(MICRO_BATCHES, 1, 5)
 
         def draw(*shape: int, most: int = 1) -> np.ndarray:
-            return (self.random.choice([-1, 1], shape) * self.random.integers(1, most + 1, shape)).astype(dtype)
+            drawn = self.random.choice([-1, 1], shape) * self.random.integers(1, most + 1, shape)
+            return (drawn if whole else drawn * self.random.uniform(0.5, 1, shape)).astype(dtype)
 
         shapes = [(wide, wide), (wide, out), (out, out)]
         replicated = [draw(*shape) for shape in shapes]
@@ -141,14 +176,20 @@ class RecomputeCheck(GroupCheck):
             for k, w in enumerate(replicated)
         ]
         batches = []
-        for i in range(MICRO_BATCHES):
-            each, s = [], int(self.random.choice([-1, 1, 2]))
+        for i, tokens in enumerate(lengths):
+            each = []
+            s = int(self.random.choice([-1, 1, 2]))
+            layout = LAYOUTS[(self._next_layout + i) % len(LAYOUTS)]
             for key in range(n):
                 grad = draw(2, tokens, out) * (0 if zero and i == 1 and 0 < key == n - 1 else 1)
                 one = dict(tokens=self.random.integers(0, words, (2, tokens)), v0=draw(2, tokens, wide), m0=draw(2, tokens, wide))
-                each.append(one | dict(v=draw(2, tokens, out), m=np.where(draw(2, tokens, out) > 0, 2, 1).astype(dtype), s=s, grad=grad))
+                each.append(
+                    one
+                    | dict(v=draw(2, tokens, out), m=np.where(draw(2, tokens, out) > 0, 2, 1).astype(dtype), s=s, grad=grad, layout=layout)
+                )
             batches.append(each)
-        return GroupCase(group, segments, batches, {}, [None] * MICRO_BATCHES)
+        ends = self.random.choice(NUMBERS, (MICRO_BATCHES, n))
+        return GroupCase(group, segments, batches, {}, ends, [None] * MICRO_BATCHES)
 
     def _expected(self, case: GroupCase, seed: int, extra: str, drawing: list, nested: bool) -> list[list[np.ndarray]]:
         """Fill in the expected results; return what each generator of each rank draws afterwards."""
@@ -218,12 +259,12 @@ class RecomputeCheck(GroupCheck):
             found.append(one | {"table": first[key].grads["table"], "v": second[key].grads["v"] + 3 * grad})
         return found
 
-    def _gates(self, case: GroupCase, key: int, nested: bool) -> list[tuple]:
+    def _gates(self, case: GroupCase, key: int, nested: bool, noted: bool) -> list[tuple]:
         """Gates of a rank, each with the bytes that it has sent by then."""
         found, sent, alone = [], 0, len(case.ranks) == 1
-        rows = case.batches[0][0]["grad"][..., 0].size
-        nbytes = [rows * own[0].weight.shape[1] * own[0].weight.itemsize for own in case.segments]
+        row_bytes = [own[0].weight.shape[1] * own[0].weight.itemsize for own in case.segments]
         for what, i in SCHEDULE:
+            rows = case.batches[i][0]["grad"][..., 0].size
             back = what == "B"
             # The segment of each gate, and how often it all-reduces before the next one.
             steps = [(0, 1), (1, 1), (2, 1)] if not back else [(2, 2), (1, 2), (0, 2)]
@@ -231,28 +272,47 @@ class RecomputeCheck(GroupCheck):
                 steps = [(1, 1), (2, 2), (1, 2), (0, 2)]
             for (k, times), number in zip(steps, case.numbers[what, i][:, key], strict=True):
                 found.append((0, float(number), 1e18) if alone else (sent, float(number), sent))
-                sent += times * nbytes[k]
+                sent += times * rows * row_bytes[k]
+            if back and noted:
+                end = float(case.ends[i, key])
+                found.append((0, end, 1e18) if alone else (sent, end, sent))
             sent += 8
         return found + CLOSED_GATES
 
-    def _compare(self, case: GroupCase, key: int, r: int, answer: tuple, drawn: list[np.ndarray], random: bool) -> None:
-        """Compare a rank's results and gradients with what is expected, to the last bit."""
-        found, grads, _, after = answer
+    def _compare(
+        self,
+        case: GroupCase,
+        key: int,
+        r: int,
+        answer: tuple,
+        drawn: list[np.ndarray],
+        random: bool,
+        tolerance: float,
+    ) -> None:
+        """Compare a rank's results and gradients with what is expected, to the last bit if the `tolerance` is 0."""
+        found, grads, after = answer
         dtype, totals, instead = case.segments[0][key].weight.dtype, {}, {}
         for i in range(MICRO_BATCHES):
             evaluated = ("E", i) in SCHEDULE
-            out, want = (found[i], case.found[i][key]) if evaluated else (found[i][0], case.found[i][0][key])
+            out, grad_of_v, inputs = found[i]
+            want = case.found[i][key] if evaluated else case.found[i][0][key]
             cause = "a function that gets other inputs"
             if random and ("B", 0) in SCHEDULE[: SCHEDULE.index(("F", i)) if ("F", i) in SCHEDULE else None]:
                 cause = "generators that do not go on where they were: put them back after the second forward, too"
-            self.array(out, want.astype(dtype), name=f"the result for micro-batch {i}", rank=r, cause=cause)
+            name = f"the result for micro-batch {i}"
+            self.array(out, want.astype(dtype), name=name, rank=r, cause=cause, rtol=tolerance)
             if evaluated:
                 continue
             right, kept = (sides[key] for sides in case.found[i][1:])
             cause = "random states that are not put back before the function is called again" if random else PAST_THE_INPUTS
-            known, name = {NOT_CALLED_AGAIN: kept["v"]}, f"the gradient of v in micro-batch {i}"
-            self.array(found[i][1], right["v"].astype(dtype), name=name, rank=r, cause=cause, instead=known)
-            for name in right:
+            end = case.ends[i, key]
+            known, name = {NOT_CALLED_AGAIN: end * kept["v"]}, f"the gradient of v in micro-batch {i}"
+            want = (end * right["v"]).astype(dtype)
+            self.array(grad_of_v, want, name=name, rank=r, cause=cause, rtol=tolerance, instead=known)
+            for name, array in inputs.items():
+                cause = "an operation in place on an input"
+                self.array(array, case.batches[i][key][name], name=f"the input {name} after backward", rank=r, cause=cause)
+            for name in right.keys() - {"v"}:
                 totals[name] = totals.get(name, 0) + right[name]
                 instead[name] = instead.get(name, 0) + kept[name]
         names = ["table", *(f"segment {k}'s weight" for k in range(3))]
@@ -261,7 +321,8 @@ class RecomputeCheck(GroupCheck):
             cause = "random states, or a gradient that is passed on twice" if random else "a gradient that is lost, or passed on twice"
             if got is None:
                 self.fail(f"the gradient of {name} on rank {r} is None", "a result without a gradient where no input has one")
-            self.array(got, totals[name].astype(dtype), name=f"the gradient of {name}", rank=r, cause=cause, instead=known)
+            want = totals[name].astype(dtype)
+            self.array(got, want, name=f"the gradient of {name}", rank=r, cause=cause, rtol=tolerance, instead=known)
         for got, want in zip(after, drawn, strict=True):
             cause = "random states that are not put back after the function has been called again"
             self.array(got, want, name="what a generator draws after all steps", rank=r, cause=cause)
@@ -282,10 +343,13 @@ class RecomputeCheck(GroupCheck):
             for r, peak in enumerate(found):
                 if (more := held[r] - empty[r] - 2 * c) > (1 + first) * c:
                     cause = "a closure, a list or an attribute that keeps what was recomputed"
-                    self.fail(f"after a step, rank {r} still holds {wording.size(more)} besides the input and its gradient", cause)
-                if (most := peak_memory(costs, ranges) - c + SPARE_ARRAYS * c) < peak:
-                    said = f"in a step, rank {r} held up to {wording.size(peak)} besides the input; {wording.size(most)} are enough"
-                    self.fail(said, "results within a range that are kept from forward to backward, or copies of inputs")
+                    problem = f"after a step, rank {r} still holds {wording.size(more)} besides the input and its gradient"
+                    self.fail(problem, cause, limit=contract.HELD)
+                most = peak_memory(costs, ranges) - c + contract.SPARE_ARRAYS.number * c
+                if most < peak:
+                    problem = f"in a step, rank {r} held up to {wording.size(peak)} besides the input; {wording.size(most)} are enough"
+                    cause = "results within a range that are kept from forward to backward, or copies of inputs"
+                    self.fail(problem, cause, limit=contract.SPARE_ARRAYS)
         self.ranks.call(end_large)
         return self
 

@@ -10,6 +10,7 @@ from course_lib import memory
 from course_lib.autograd import Module, Tensor, after_backward, no_grad, tensor
 from course_lib.autograd.operations import relu
 from course_lib.autograd.random_states import random_states
+from course_lib.check.cases.layouts import arrange
 from course_lib.check.recompute.segment import Segment
 from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, group_of, student
@@ -42,49 +43,78 @@ def call_checkpoint(function, *inputs):
     return out
 
 
-def run_schedule(schedule, batches, nested):
-    """Run micro-batches: forward ("F"), backward ("B"), or forward without gradients ("E"), with an all-reduce after each."""
+def run_schedule(schedule, batches, nested, noted):
+    """Run micro-batches: forward ("F"), backward ("B"), or forward without gradients ("E").
+
+    After each comes an all-reduce. If `noted`, a function that is noted for the end of backward passes
+    a gate there, whose number scales the gradient of v.
+
+    Returns
+    -------
+    tuple
+        For each micro-batch its result, the gradient of v, and its inputs after backward; the
+        gradients of the parameters; what each generator draws then.
+    """
     comm, segments, extra = student("trial")
-    found, running, complete = [None] * len(batches), {}, []
+    results, gradients = [None] * len(batches), [None] * len(batches)
+    running, inputs_after, numbers = {}, {}, []
 
     def note(_):
-        after_backward(lambda: complete.append(segments[0].table.grad is not None))
+        after_backward(lambda: numbers.append(traffic_gates.pass_gate() if noted else 1.0))
 
     remove = segments[2].weight.register_hook(note)
     for what, i in schedule:
+        inputs = _arranged(batches[i])
         if what == "E":
             with no_grad():
-                found[i] = _forward(segments, batches[i], nested)[0].data
+                results[i] = _forward(segments, inputs, nested).data
         elif what == "F":
-            running[i] = _forward(segments, batches[i], nested)
+            running[i] = _forward(segments, inputs, nested), inputs
         else:
-            out, v = running.pop(i)
-            data = out.data
-            out.backward(batches[i]["grad"])
-            found[i] = data, v.grad
+            out, inputs = running.pop(i)
+            results[i] = out.data
+            out.backward(batches[i]["grad"].copy())
+            gradients[i] = inputs["v"].grad * out.data.dtype.type(numbers.pop())
+            inputs_after[i] = _reuse(inputs)
         comm.Allreduce(np.ones(1), np.empty(1))
     remove()
     grads = [p.grad for p in (segments[0].table, *(s.weight for s in segments))]
     for p in (segments[0].table, *(s.weight for s in segments)):
         p.grad = None
     drawn = [random_states[name].random(3) for name in ("replicated", "sharded", extra)]
-    return found, grads, complete, drawn
+    return list(zip(results, gradients, [inputs_after.get(i) for i in range(len(batches))], strict=True)), grads, drawn
 
 
-def _forward(segments, batch, nested):
+def _arranged(batch):
+    """Return a micro-batch's tensors, in its layout."""
+    tensors = {name: Tensor(arrange(batch[name], batch["layout"])) for name in ("tokens", "v0", "m0", "m")}
+    tensors["v"] = Tensor(arrange(batch["v"], batch["layout"]), requires_grad=True)
+    return tensors | {"s": batch["s"]}
+
+
+def _reuse(inputs):
+    """Overwrite a micro-batch's arrays, as a caller with buffers does; return what they were."""
+    arrays = {name: one.data for name, one in inputs.items() if isinstance(one, Tensor)}
+    before = {name: array.copy() for name, array in arrays.items()}
+    for array in arrays.values():
+        if array.flags.writeable:
+            array[...] = 0
+    return before
+
+
+def _forward(segments, inputs, nested):
     first, second, third = segments
-    v = Tensor(batch["v"].copy(), requires_grad=True)
-    m = Tensor(batch["m"])
-    x1 = call_checkpoint(first, Tensor(batch["tokens"]), batch["s"], Tensor(batch["v0"]), Tensor(batch["m0"]))
+    v, m, s = inputs["v"], inputs["m"], inputs["s"]
+    x1 = call_checkpoint(first, inputs["tokens"], s, inputs["v0"], inputs["m0"])
     if nested:
 
         def both(x, s, v, m):
             y = call_checkpoint(second, x, s, v, m)
             return third(y, s, y, m) + y
 
-        return call_checkpoint(both, x1, batch["s"], v, m) + v * 3.0, v
-    x2 = call_checkpoint(second, x1, batch["s"], v, m)
-    return call_checkpoint(third, x2, batch["s"], x2, m) + x2 + v * 3.0, v
+        return call_checkpoint(both, x1, s, v, m) + v * 3.0
+    x2 = call_checkpoint(second, x1, s, v, m)
+    return call_checkpoint(third, x2, s, x2, m) + x2 + v * 3.0
 
 
 def begin_large(array):

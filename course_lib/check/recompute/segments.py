@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.check.groups import GroupCheck
+from course_lib.check.recompute import contract
 from course_lib.engine.namespace import student
 from course_lib.gpt.training.activation_memory import LayerCost, Ranges, extra_seconds, peak_memory
 from course_lib.utils import wording
 
-TIMES_BEST = 1.01  # the largest time that counts as the best one
 ONE_BYTE_LESS = -1e-9  # the share of the largest budget into which nothing fits
-SECONDS_ALLOWED = 20.0  # for one call
 MB = 10**6
 
 
@@ -28,11 +27,13 @@ class SegmentsCase:
 
 
 def call_segments(costs, budget):
-    """Call the student's function; "ValueError" if it raises one."""
+    """Call the student's function; return its ranges, or "ValueError", and the costs after the call."""
+    layers = [LayerCost(*cost) for cost in costs]
     try:
-        return student("segments")([LayerCost(*cost) for cost in costs], budget)
+        ranges = student("segments")(layers, budget)
     except ValueError:
-        return "ValueError"
+        ranges = "ValueError"
+    return ranges, [tuple(layer) for layer in layers]
 
 
 def draw_costs(random: np.random.Generator, layers: int) -> list[LayerCost]:
@@ -84,6 +85,11 @@ class SegmentsCheck(GroupCheck):
         """Check that the ranges fit into budgets, also where all layers can be kept, or one choice just fits, or none does."""
         for share in (*shares, 1.0, 0.0, ONE_BYTE_LESS):
             self._choose(self.draw(self.random, share))
+        (layer,) = draw_costs(self.random, 1)
+        peak = layer.kept + layer.work
+        self._choose(SegmentsCase([layer], peak, 0.0))
+        self._choose(SegmentsCase([layer], peak - 1, None))
+        self.covers("sizes", "repetition", "arguments")
         return self
 
     def fast(self, *shares: float) -> SegmentsCheck:
@@ -91,12 +97,13 @@ class SegmentsCheck(GroupCheck):
         for share in shares:
             case = self.draw(self.random, share)
             for r, ranges in enumerate(self._choose(case)):
-                if (found := extra_seconds(case.costs, ranges)) > TIMES_BEST * case.best:
-                    said = f"; {1000 * case.best:.3f} ms are enough" if self.show else ""
+                seconds = extra_seconds(case.costs, ranges)
+                if seconds > (1 + contract.TIMES_BEST.number) * case.best:
+                    problem = f"on rank {r}, the ranges cost {1000 * seconds:.3f} ms, {seconds / case.best:.2f} times the best ones"
+                    if self.show:
+                        problem += f"; {1000 * case.best:.3f} ms are enough"
                     cause = "ranges that are longer than needed, or layers that take long and keep little"
-                    self.fail(
-                        f"on rank {r}, the ranges cost {1000 * found:.3f} ms, {found / case.best:.2f} times the best ones{said}", cause
-                    )
+                    self.fail(problem, cause, limit=contract.TIMES_BEST)
         return self
 
     def many(self, layers: int) -> SegmentsCheck:
@@ -109,9 +116,12 @@ class SegmentsCheck(GroupCheck):
         """Call segments on the ranks, and check that its ranges are ranges that fit."""
         costs, most = case.costs, wording.size(case.budget)
         self.case = f"{len(costs)} layers that keep {wording.size(sum(c.kept for c in costs))}, and a budget of {most}"
-        given = dict(costs=[tuple(cost) for cost in costs], budget=case.budget)
-        answers = self.ranks.call(call_segments, given, limit=SECONDS_ALLOWED, show=self.show)
-        for r, ranges in enumerate(answers):
+        before = [tuple(cost) for cost in costs]
+        given = dict(costs=before, budget=case.budget)
+        answers = self.ranks.call(call_segments, given, limit=contract.SECONDS.number, show=self.show)
+        for r, (ranges, after) in enumerate(answers):
+            if [tuple(cost) for cost in after] != before:
+                self.fail(f"segments on rank {r} has changed `costs`", "costs.pop(), .sort() or .reverse(); work on a copy")
             if case.best is None:
                 if ranges != "ValueError":
                     self.fail(f"segments on rank {r} must raise a ValueError: nothing fits", "a choice that holds more than the budget")
@@ -127,7 +137,7 @@ class SegmentsCheck(GroupCheck):
                 self.fail(f"the ranges on rank {r} hold {wording.size(peak)}, more than the budget", cause)
             if case.budget >= peak_memory(costs, []) and ranges:
                 self.fail(f"segments on rank {r} recomputes something, although everything can be kept", "a missing choice: no ranges")
-        return answers
+        return [ranges for ranges, _ in answers]
 
     def _require_ranges(self, ranges: object, layers: int, r: int) -> None:
         """Check that ranges are pairs of whole numbers, in order, without overlaps."""

@@ -2,78 +2,187 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from course_lib.check.groups import SHUFFLED_ORDERS, GroupCheck
+from course_lib.check.serving import contract
 from course_lib.check.serving.on_ranks import call_hand_over
 
-SLACK_BYTES = 64  # for each rank that receives
+OTHER_TEXT = 50  # its number is that much larger
+
+
+@dataclass
+class Place:
+    """A rank's place in a communicator, with a cache.
+
+    Parameters
+    ----------
+    before, after : numpy.ndarray
+        The cache's data, ``(layers, 2, slots, heads, size)``, before and after all calls.
+    block_size : int
+    handed : dict of int to (int, numpy.ndarray, list of numpy.ndarray)
+        On a target, by text: which part it gets, its slots there, and all parts.
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+    block_size: int
+    handed: dict[int, tuple[int, np.ndarray, list]] = field(default_factory=dict)
 
 
 class HandOverCheck(GroupCheck):
     """A `Check` of a text's way from a rank with all heads to ranks that share them."""
 
-    def hands_over(self, many: int = 2, dtype: type = np.float32) -> HandOverCheck:
-        """Check a text on its way to `many` ranks, whose caches have it in other slots, and blocks of another size."""
-        order = list(SHUFFLED_ORDERS[int(self.random.integers(len(SHUFFLED_ORDERS)))])  # world ranks by their place in the group
-        source = int(self.random.integers(1, 4))
-        if self.show and many < 3:
-            order, source = [0, 1, 2, 3], 1
-        target = [place for place in (3, 2, 1, 0) if place != source][:many]
-        self.random.shuffle(target)
-        target = target[::-1] if target == sorted(target) else target  # so that places and ranks are in another order
-        layers, size, number = self.sizes(1, 2, 5)[0], self.sizes(1, 2, 7)[0], int(self.random.integers(3, 90))
-        heads = many * int(self.random.integers(2, 4))
-        count = self.sizes(1, 7, 14)[0]
-        self.case = f"{count} tokens, {layers} layers, {heads} heads of {size}, from rank {source} to {target}, {np.dtype(dtype)}"
-        self.case += "" if order == sorted(order) else f", in a group whose ranks 0 to 3 are ranks {order} of everyone" * self.show
-        blocks = {place: size for place, size in enumerate(self.sizes(4, 2, 6))}
-        data, slots, given = {}, {}, [{}] * 4
-        for place, r in enumerate(order):
-            own = heads if place == source else heads // many
-            length = -(-2 * count // blocks[place]) * blocks[place]
-            data[place] = self.random.standard_normal((layers, 2, length, own, size)).astype(dtype)
-            drawn = self.random.permutation(length)
-            slots[place] = {number: drawn[:count], number + 1: drawn[count:]}
-            if place not in (source, *target):
-                del slots[place][number]
-            given[r] = dict(
-                data=data[place].copy(),
-                block_size=blocks[place],
-                slots=slots[place],
-                number=number,
-                source=source,
-                target=list(target),
-                place=(0, place),
+    def hands_over(self, many: int = 2, dtype: type = np.float32, members: int = 4) -> HandOverCheck:
+        """Check texts on their way to `many` ranks, in a communicator of so many `members`.
+
+        There are two communicators with the same ranks, and caches for each. The first call's text
+        comes again, in other slots; in between, the other communicator has one of this number.
+        """
+        orders = self._orders(many, members)
+        routes = [self._route(many, members) for _ in orders]
+        caches = [self._draw_caches(many, members, source, dtype) for source, _ in routes]
+        number = int(self.random.integers(0, OTHER_TEXT))
+        first, second, third = self.sizes(3, 20, 32)
+        lengths = ((0, number, first), (1, number, second), (0, number + 1, 1), (0, number, third))
+        calls: dict[int, list] = {r: [] for r in range(4)}
+        most = dict.fromkeys(range(4), 0.0)  # bytes
+        self._describe(lengths, orders, routes, caches, dtype)
+        for which, text, count in lengths:
+            source, target = routes[which]
+            slots = {place: self._slots(caches[which][place], count) for place in range(members)}
+            whole = caches[which][source].after[:, :, slots[source][0]]
+            parts = np.split(whole, many, axis=3)
+            for i, place in enumerate(target):
+                own = slots[place][0]
+                caches[which][place].after[:, :, own] = parts[i]
+                caches[which][place].handed[text] = i, own, parts
+            for place, r in enumerate(orders[which]):
+                texts = {text + OTHER_TEXT: slots[place][1]}
+                if place in (source, *target):
+                    texts[text] = slots[place][0]
+                calls[r].append((which, which, texts, text, source, list(target)))
+                most[r] += contract.HANDED_BYTES.number * many
+                most[r] += whole.nbytes if place == source else 0
+        given = []
+        for r in range(4):
+            places = [order.index(r) if r in order else -1 for order in orders]
+            own = [caches[w][place] for w, place in enumerate(places) if place >= 0]
+            given.append(
+                {
+                    "caches": [(cache.before.copy(), cache.block_size) for cache in own],
+                    "calls": calls[r],
+                    "places": [(int(place < 0), place) for place in places],
+                }
             )
         answers = self.call(call_hand_over, given, show=self.show)
-        parts = np.split(data[source][:, :, slots[source][number]], many, axis=3)
-        for place, r in enumerate(order):
-            want = data[place].copy()
-            if place in target:
-                want[:, :, slots[place][number]] = parts[target.index(place)]
-                self._handed(answers[r], want, parts, target.index(place), slots[place][number], (place, r))
-            cause = "a write into slots of another text, or at the source's slots"
-            self.array(answers[r], want, name=f"the rest of the cache of place {place}", rank=r, cause=cause)
-        for place, r in enumerate(order):
-            most = (sum(part.nbytes for part in parts) if place == source else 0) + SLACK_BYTES * many
-            cause = "more than each rank's part of the text (other heads, other slots, a larger dtype), or messages by way of other ranks"
-            self.sent(self.ranks.traffic[r], most, name="hand_over", rank=r, cause=cause)
-            self.requests_completed(self.ranks.unended[r], r)
+        for r in orders[0]:
+            for which, order in enumerate(orders):
+                place = order.index(r)
+                self._compare(answers[r][0][which], caches[which][place], place, r)
+            wanted = [target for *_, target in calls[r]]
+            if [list(target) for target in answers[r][1]] != wanted:
+                cause = "a sort or a pop: the caller needs its list"
+                self.fail(f"hand_over on rank {r} has changed target, an argument", cause)
+        for r in range(4):
+            self._cost(len(calls[r]), many, most[r], orders[0] if r in orders[0] else [r], r)
+        self.covers("dtypes", "special values", "sizes", "group order", "group sizes")
+        self.covers("repetition", "same ranks twice", "arguments", "results")
         return self
 
-    def _handed(self, got: object, want: np.ndarray, parts: list, index: int, slots: np.ndarray, where: tuple[int, int]) -> None:
-        """Check what a rank has of the text: part `index` of `parts`."""
-        if not isinstance(got, np.ndarray) or got.shape != want.shape:
-            return
-        mine, (place, r) = parts[index], where
-        whole = np.concatenate(parts, axis=3)
+    def _orders(self, many: int, members: int) -> list[list[int]]:
+        """Draw two communicators with the same ranks: world ranks by their place."""
+        if self.show and members == 4 and many < 3:
+            return [[0, 1, 2, 3], [0, 1, 2, 3]]
+        order = list(SHUFFLED_ORDERS[int(self.random.integers(len(SHUFFLED_ORDERS)))])[:members]
+        return [order, order[::-1]]
+
+    def _route(self, many: int, members: int) -> tuple[int, list[int]]:
+        """Draw the source and the targets; these are not in the order of their numbers."""
+        source = int(self.random.integers(1, members))
+        places = [place for place in range(members) if place != source]
+        target = self.random.permutation(places)[:many].tolist()
+        if target == sorted(target):
+            target.reverse()
+        return source, target
+
+    def _draw_caches(self, many: int, members: int, source: int, dtype: type) -> list[Place]:
+        """Draw a cache for each place, which has all heads or its part of them."""
+        (layers,) = self.sizes(1, 2, 5)
+        (size,) = self.sizes(1, 5, 9)
+        heads = int(self.random.integers(2, 4))  # of each target
+        places = []
+        for place, block_size in enumerate(self.sizes(members, 2, 8)):
+            length = -(-2 * 32 // block_size) * block_size
+            own = heads * many if place == source else heads
+            data = self.special(layers, 2, length, own, size, dtype=dtype)
+            places.append(Place(data, data.copy(), block_size))
+        return places
+
+    def _slots(self, cache: Place, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the slots of a text with so many tokens, and those of another text."""
+        order = self.random.permutation(cache.before.shape[2])
+        return order[:count], order[count:]
+
+    def _describe(self, lengths: tuple, orders: list, routes: list, caches: list, dtype: type) -> None:
+        """Say in words what is handed over."""
+        layers, _, _, heads, size = caches[0][routes[0][0]].before.shape
+        tokens = ", ".join(str(count) for *_, count in lengths)
+        ways = " and ".join(f"from {source} to {target}" for source, target in routes)
+        self.case = f"texts of {tokens} tokens, {layers} layers, {heads} heads of {size}, {ways}, "
+        self.case += f"{np.dtype(dtype)}"
+        if orders[0] != sorted(orders[0]) and self.show:
+            self.case += f", in a group of ranks {orders[0]} of everyone, and then {orders[1]}"
+
+    def _compare(self, got: object, cache: Place, place: int, r: int) -> None:
+        """Check a rank's cache: the texts that it has been handed, and the rest."""
+        if isinstance(got, np.ndarray) and got.shape == cache.after.shape:
+            # A text that came twice counts in its last slots.
+            for text, (index, slots, parts) in cache.handed.items():
+                self._handed(got, cache.after, text, index, slots, parts, place, r)
+        cause = "a write into slots of another text, or at the source's slots"
+        name = f"the rest of the cache of place {place}"
+        self.array(got, cache.after, name=name, rank=r, cause=cause)
+
+    def _handed(
+        self,
+        got: np.ndarray,
+        want: np.ndarray,
+        text: int,
+        index: int,
+        slots: np.ndarray,
+        parts: list,
+        place: int,
+        r: int,
+    ) -> None:
+        """Check what a rank has of a text: part `index` of `parts`."""
+        mine, whole = parts[index], np.concatenate(parts, axis=3)
         known = {f"part {i} of the heads; target[{index}] needs part {index}": part for i, part in enumerate(parts) if i != index}
         if len(parts) > 1:
             known["every other head; a part is heads that follow each other"] = whole[:, :, :, index :: len(parts)]
-        ordered = mine[:, :, np.argsort(np.argsort(slots))]
-        known["what it should be, but in the order of the slots' numbers; slots are in the order of the tokens"] = ordered
-        cause = (
-            "the source's slots, as the text has other ones on each rank; or cache.data[:, :, slots][:] = part, which writes into a copy"
+        known["what it should be, but in the order of the slots' numbers; slots are in the order of the tokens"] = mine[
+            :, :, np.argsort(np.argsort(slots))
+        ]
+        self.array(
+            got[:, :, slots],
+            want[:, :, slots],
+            name=f"what place {place} has of text {text},",
+            rank=r,
+            cause="the source's slots, as the text has other ones on each rank; slots or parts that "
+            "are kept from another call; or cache.data[:, :, slots][:] = part, which writes into a "
+            "copy",
+            instead=known,
         )
-        self.array(got[:, :, slots], mine, name=f"what place {place} has of the text,", rank=r, cause=cause, instead=known)
+
+    def _cost(self, calls: int, many: int, most: float, group: list[int], r: int) -> None:
+        """Check the bytes and the calls of a rank."""
+        moved = self.ranks.traffic[r]
+        name = f"hand_over, called {calls} times,"
+        cause = "more than each rank's part of the text (other heads, other slots, a larger dtype), or messages by way of other ranks"
+        self.sent(moved, most, name=name, rank=r, cause=cause, limit=contract.HANDED_BYTES)
+        number = int(contract.HANDED_CALLS.number) * many * calls
+        limit = contract.HANDED_CALLS
+        self.calls(moved, number, group=group, name=name, rank=r, limit=limit)
+        self.requests_completed(self.ranks.unended[r], r)

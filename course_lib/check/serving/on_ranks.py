@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from course_lib.check.serving.models import CountedModel
 from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model import Sizes
-from course_lib.gpt.serving.model import ServingModel, Text
+from course_lib.gpt.serving.model import Text
 
 
 class GivenSlots:
@@ -22,35 +23,45 @@ class GivenSlots:
     """
 
     def __init__(self, data, block_size, slots):
-        self.data, self.block_size, self.blocks, self._slots = data, block_size, data.shape[2] // block_size, dict(slots)
+        self.data, self.block_size, self._slots = data, block_size, dict(slots)
+        self.blocks = data.shape[2] // block_size
 
     def slots(self, number):
         """A text's slots, in order."""
         return np.array(self._slots.get(number, ()), dtype=int)
 
 
-def use_cache(blocks, block_size, shape, dtype, ops):
-    """Make a PagedCache, and call its methods: what each returned, and then the text's slots.
+def use_caches(caches, calls):
+    """Make several PagedCaches, and call their methods, now of one, now of another.
+
+    Parameters
+    ----------
+    caches : list of dict
+        Arguments of PagedCache.
+    calls : list of (int, str, int, ...)
+        Which cache, the method, the text, and further arguments.
 
     Returns
     -------
-    shape, dtype of the cache's data
+    made : list of (tuple of int, str)
+        Shape and dtype of each cache's data.
     results : list
-        For each of `ops`, which are (method, text, arguments).
-    slots : numpy.ndarray
-        The slots after each, one after another.
-    lengths : list of int
-    kinds : list of str
-        Of what `slots` returned: its dtype and its number of dimensions, or its type if it is no array.
+        What each call returned.
+    slots : list of (object, object)
+        After each call: the slots of its text, and of the text of the call before.
     """
-    cache = student("PagedCache")(blocks, block_size, tuple(shape), np.dtype(dtype))
-    results, slots, kinds = [], [], []
-    for method, *arguments in ops:
-        results.append(getattr(cache, method)(*arguments))
-        now = cache.slots(arguments[0])
-        kinds.append(f"{now.dtype.kind}{now.ndim}" if isinstance(now, np.ndarray) else type(now).__name__)
-        slots.append(np.array(now, dtype=int).ravel())
-    return cache.data.shape, str(cache.data.dtype), results, np.concatenate(slots), [len(s) for s in slots], kinds
+    made = []
+    for cache in caches:
+        shape, dtype = tuple(cache["shape"]), np.dtype(cache["dtype"])
+        made.append(student("PagedCache")(cache["blocks"], cache["block_size"], shape, dtype))
+    results, slots, before = [], [], calls[0]
+    for call in calls:
+        which, method, *arguments = call
+        results.append(getattr(made[which], method)(*arguments))
+        both = [made[cache].slots(number) for cache, _, number, *_ in (call, before)]
+        slots.append([np.array(own) if isinstance(own, np.ndarray) else own for own in both])
+        before = call
+    return [(cache.data.shape, str(cache.data.dtype)) for cache in made], results, slots
 
 
 def fill_cache(blocks, block_size, shape, dtype, seed):
@@ -63,7 +74,7 @@ def fill_cache(blocks, block_size, shape, dtype, seed):
         for kind in range(2):
             cache.data[layer, kind, slots] = random.random((len(slots), *shape[2:]), np.float32)
     get_ipython().user_ns["trial"] = cache
-    return cache.data.shape, str(cache.data.dtype), cache.data.nbytes
+    return cache.data.shape, str(cache.data.dtype)
 
 
 def read_cache(layer, kind, tokens):
@@ -77,53 +88,60 @@ def forget_trial():
     get_ipython().user_ns.pop("trial", None)
 
 
-def call_forward(sizes, weights, place, data, block_size, steps):
+def call_forward(sessions, steps):
     """Prefill and decode.
 
     Parameters
     ----------
-    sizes : tuple
-        As for `Sizes`.
-    weights : dict
-        This rank's parts.
-    place : (int, int)
-        Color and key of its group.
-    data : numpy.ndarray
-        The cache's, with what is in there already.
-    block_size : int
-    steps : list of (str, list of (int, list of int, numpy.ndarray))
-        "prefill" or "decode", and the texts: number, tokens, slots.
+    sessions : list of dict
+        "sizes": as for `Sizes`; "weights": this rank's parts; "place": color and key of its group;
+        "data": the cache's, with what is in there already; "block_size".
+    steps : list of (int, str, list of (int, list of int, numpy.ndarray))
+        In which session, "prefill" or "decode", and the texts: number, tokens, slots.
 
     Returns
     -------
-    list of numpy.ndarray
-        Logits of each step, ``(texts, vocabulary / n)``; and the cache's data in the end.
+    logits : list of numpy.ndarray
+        Of each step, ``(texts, vocabulary / n)``.
+    texts : list of list of (int, list of int)
+        Each step's texts after the call: number, and tokens.
+    data : list of numpy.ndarray
+        Of each session's cache, in the end.
     """
-    comm = group_of(place)
-    model = ServingModel(Sizes(*sizes), weights, comm.Get_size(), comm.Get_rank())
-    found = []
-    for kind, given in steps:
-        texts = [Text(number, list(tokens), 1) for number, tokens, _ in given]
-        cache = GivenSlots(data, block_size, {number: slots for number, _, slots in given})
+    comms = [group_of(session["place"]) for session in sessions]
+    models = [
+        CountedModel(Sizes(*session["sizes"]), session["weights"], comm.Get_size(), comm.Get_rank())
+        for session, comm in zip(sessions, comms, strict=True)
+    ]
+    logits, left = [], []
+    for which, kind, batch in steps:
+        session = sessions[which]
+        texts = [Text(number, list(tokens), 1) for number, tokens, _ in batch]
+        slots = {number: own for number, _, own in batch}
+        cache = GivenSlots(session["data"], session["block_size"], slots)
         if kind == "prefill":
-            found.append(student("prefill")(model, texts[0], cache, comm))
+            logits.append(student("prefill")(models[which], texts[0], cache, comms[which]))
         else:
-            found.append(student("decode")(model, texts, cache, comm))
-    return found, data
+            logits.append(student("decode")(models[which], texts, cache, comms[which]))
+        left.append([(text.number, text.tokens) for text in texts])
+    return logits, left, [session["data"] for session in sessions]
 
 
-def call_next_token(logits, place):
-    """Call `next_token`; return what it returned, and the logits after the call."""
-    return student("next_token")(logits, group_of(place)), logits
+def begin_schedulers(caches, most):
+    """Make a Scheduler for each of these (blocks, block_size), on an empty PagedCache."""
+    trial = []
+    for (blocks, block_size), places in zip(caches, most, strict=True):
+        cache = student("PagedCache")(blocks, block_size, (1, 2, 1, 1), np.dtype(np.float32))
+        trial.append((cache, student("Scheduler")(cache, places), {}))
+    get_ipython().user_ns["trial"] = trial
 
 
-def begin_scheduler(blocks, block_size, most):
-    """Make a Scheduler on an empty PagedCache."""
-    cache = student("PagedCache")(blocks, block_size, (1, 2, 1, 1), np.dtype(np.float32))
-    get_ipython().user_ns["trial"] = cache, student("Scheduler")(cache, most), {}
+def step_schedulers(events):
+    """Call `next_batch` of each scheduler once; see `_step`."""
+    return [_step(*kept, **event) for kept, event in zip(student("trial"), events, strict=True)]
 
 
-def step_scheduler(new, tokens, ended):
+def _step(cache, scheduler, texts, new, tokens, ended):
     """Call `next_batch` once.
 
     Parameters
@@ -142,8 +160,9 @@ def step_scheduler(new, tokens, ended):
     prefill, decode : list of int
     slots : list of numpy.ndarray
         Of each text in prefill and decode.
+    after : list of (int, int, int, int, bool)
+        Number, tokens, prompt, limit and `ended` of the texts in the batch, after the call.
     """
-    cache, scheduler, texts = student("trial")
     for number in tokens:
         texts[number].tokens.append(0)
     refused = []
@@ -155,15 +174,42 @@ def step_scheduler(new, tokens, ended):
             refused.append(number)
     for number in ended:
         texts[number].ended = True
-    found = scheduler.next_batch()
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise TypeError(f"next_batch must return two lists, the texts to prefill and those to decode; got {type(found).__name__}.")
-    prefill, decode = ([text.number for text in part] for part in found)
-    return refused, prefill, decode, [np.array(cache.slots(number), dtype=int).ravel() for number in (*prefill, *decode)]
+    batch = scheduler.next_batch()
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        expected = "next_batch must return two lists, the texts to prefill and those to decode"
+        raise TypeError(f"{expected}; got {type(batch).__name__}.")
+    prefill, decode = ([text.number for text in part] for part in batch)
+    numbers = [*prefill, *decode]
+    slots = [np.array(cache.slots(number), dtype=int).ravel() for number in numbers]
+    mine = [texts[number] for number in numbers if number in texts]
+    after = [(t.number, len(t.tokens), t.prompt, t.limit, bool(t.ended)) for t in mine]
+    return refused, prefill, decode, slots, after
 
 
-def call_hand_over(data, block_size, slots, number, source, target, place):
-    """Hand a text over; return the cache's data after the call."""
-    cache = GivenSlots(data, block_size, slots)
-    student("hand_over")(cache, number, source, target, group_of(place))
-    return data
+def call_hand_over(caches, calls, places):
+    """Hand texts over, one after the other.
+
+    Parameters
+    ----------
+    caches : list of (numpy.ndarray, int)
+        Data and size of a block.
+    calls : list of (int, int, dict, int, int, list of int)
+        Which communicator, which cache, the slots of its texts, and number, source and target.
+    places : list of (int, int)
+        Color and key of this rank in each communicator.
+
+    Returns
+    -------
+    data : list of numpy.ndarray
+        Of each cache, after the last call.
+    targets : list of list of int
+        After each call.
+    """
+    comms = [group_of(place) for place in places]
+    targets = []
+    for group, which, slots, number, source, target in calls:
+        data, block_size = caches[which]
+        cache = GivenSlots(data, block_size, slots)
+        student("hand_over")(cache, number, source, target, comms[group])
+        targets.append(target)
+    return [data for data, _ in caches], targets

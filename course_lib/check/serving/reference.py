@@ -19,19 +19,45 @@ def random_weights(random: np.random.Generator, sizes: Sizes, dtype: type) -> We
     return found
 
 
-def full_forward(weights: Weights, sizes: Sizes, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Logits ``(tokens, vocabulary)``, and keys and values ``(layers, 2, tokens, heads, size)`` of all positions of a text."""
+def full_forward(
+    weights: Weights,
+    sizes: Sizes,
+    tokens: list[int],
+    earlier: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run a text through the whole model.
+
+    Parameters
+    ----------
+    earlier : numpy.ndarray, optional
+        Keys and values ``(layers, 2, tokens - 1, heads, size)`` of all tokens but the last, which
+        then runs alone.
+
+    Returns
+    -------
+    logits : numpy.ndarray
+        ``(tokens, vocabulary)``, or ``(1, vocabulary)`` of the last token.
+    kept : numpy.ndarray
+        Keys and values ``(layers, 2, tokens, heads, size)``.
+    """
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     count, size = len(tokens), sizes.width // sizes.heads
+    first = 0 if earlier is None else count - 1
     kept = np.empty((sizes.depth, 2, count, sizes.heads, size))
-    x = w["0.words.weight"][tokens] + w["0.places"][:count]
+    if earlier is not None:
+        kept[:, :, :first] = earlier
+    mask = np.triu(np.full((count - first, count), -np.inf), 1 + first)
+    x = w["0.words.weight"][tokens[first:]] + w["0.places"][first:count]  # (queries, width)
     for i in range(1, sizes.depth + 1):
-        q, k, v = (_norm(x, w, f"{i}.norm1") @ w[f"{i}.qkv.weight"]).reshape(count, sizes.heads, 3, size).transpose(2, 0, 1, 3)
-        kept[i - 1] = k, v
-        scores = np.einsum("qhs,khs->hqk", q, k) / math.sqrt(size) + np.triu(np.full((count, count), -np.inf), 1)
+        products = _norm(x, w, f"{i}.norm1") @ w[f"{i}.qkv.weight"]
+        q, *new = products.reshape(count - first, sizes.heads, 3, size).transpose(2, 0, 1, 3)
+        kept[i - 1, :, first:] = new
+        k, v = kept[i - 1]
+        scores = np.einsum("qhs,khs->hqk", q, k) / math.sqrt(size) + mask
         chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
         chances /= chances.sum(axis=-1, keepdims=True)
-        x = x + np.einsum("hqk,khs->qhs", chances, v).reshape(count, -1) @ w[f"{i}.out.weight"]
+        seen = np.einsum("hqk,khs->qhs", chances, v).reshape(count - first, -1)
+        x = x + seen @ w[f"{i}.out.weight"]
         x = x + _mlp(x, w, i)
     last = sizes.depth + 1
     return _norm(x, w, f"{last}.norm") @ w[f"{last}.words.weight"], kept

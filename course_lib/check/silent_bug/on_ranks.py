@@ -6,12 +6,70 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.autograd import Sequential, Tensor
+from course_lib.autograd import Module, Sequential, Tensor
+from course_lib.check.cases.layouts import arrange
 from course_lib.check.silent_bug.model import one_rank
-from course_lib.engine.namespace import group_of, student
+from course_lib.collectives import Communicator
+from course_lib.engine.namespace import student
 from course_lib.gpt.model.decoder import Sizes, layers
-from course_lib.gpt.silent_bugs.runs import attend
+from course_lib.gpt.silent_bugs.step import summed
 from course_lib.mesh import RankMesh
+
+
+def two_meshes(place: tuple[int, int], axes: dict[str, int]) -> list[RankMesh]:
+    """Return two grids of the same ranks; collective.
+
+    Parameters
+    ----------
+    place : (int, int)
+        The number of this rank's grid, as some ranks may form a grid of their own, and its place.
+    axes : dict of str to int
+    """
+    comm = Communicator().Split(color=place[0], key=place[1])
+    return [RankMesh(comm, **axes) for _ in range(2)]
+
+
+def plain(answer: object) -> object:
+    """Return NumPy's True and False as Python's."""
+    return bool(answer) if isinstance(answer, np.bool_) else answer
+
+
+def call_close_enough(pairs: Sequence[tuple]) -> list:
+    """Return the student's answers, each with the pair as it is afterwards."""
+    answers = []
+    for a, b, dtype, terms, layouts in pairs:
+        pair = [arrange(np.array(x), layout) for x, layout in zip((a, b), layouts, strict=True)]
+        answer = student("close_enough")(*pair, dtype, terms)
+        answers.append((plain(answer), [x.copy() for x in pair]))
+    return answers
+
+
+def call_same_on(
+    place: tuple[int, int],
+    axes: dict[str, int],
+    calls: Sequence[tuple[np.ndarray, str, str]],
+) -> list:
+    """Call the student's function with several arrays, on two grids of the same ranks in turn.
+
+    Arrays of the same shape and dtype take turns in one buffer, as a parameter's values do in training.
+
+    Returns
+    -------
+    list of (object, numpy.ndarray)
+        For each call the answer, and the array as it is afterwards.
+    """
+    meshes = two_meshes(place, axes)
+    buffers: dict[tuple, np.ndarray] = {}
+    answers = []
+    for number, (array, axis, layout) in enumerate(calls):
+        if layout == "C":
+            buffer = buffers.setdefault((array.shape, array.dtype), np.empty_like(array))
+            buffer[...] = array
+        else:
+            buffer = arrange(array, layout)
+        answer = student("same_on")(buffer, axis, meshes[number % 2])
+        answers.append((plain(answer), buffer.copy()))
+    return answers
 
 
 class RecordedStep:
@@ -28,9 +86,11 @@ class RecordedStep:
         batches: Sequence[np.ndarray],
         results: Sequence[Sequence[np.ndarray]],
     ):
-        self.sharded, self.dtype, self.terms = {name: tuple(split) for name, split in sharded.items()}, dtype, terms
-        self._network, self._names = (parameters, scale, dtype), names
-        self._left = [(batch, arrays) for batch, arrays in zip(batches, results, strict=True)]
+        self.sharded = {name: tuple(split) for name, split in sharded.items()}
+        self.dtype, self.terms = dtype, terms
+        self._network = parameters, scale, dtype
+        self._names = names
+        self._left = list(zip(batches, results, strict=True))
 
     def __call__(self, batch: np.ndarray, mesh: RankMesh | None) -> dict[str, np.ndarray]:
         if mesh is None:
@@ -42,66 +102,56 @@ class RecordedStep:
         return {name: np.array(array) for name, array in zip(self._names, arrays, strict=True)}
 
 
-def call_compare(axes: dict[str, int], place: tuple[int, int], step: dict, results: list) -> tuple:
-    """Return the student's finding as plain values, and whether the batches are as before."""
-    mesh = RankMesh(group_of(place), **axes)
-    batches = [batch.copy() for batch in step["batches"]]
-    found = student("compare_with_one_rank")(RecordedStep(**step, results=results), batches, mesh)
-    kept = all(np.array_equal(a, b) for a, b in zip(batches, step["batches"], strict=True))
-    return tuple(found) if isinstance(found, tuple) else found, kept
+def call_compare(place: tuple[int, int], axes: dict[str, int], calls: Sequence[tuple[dict, list]]) -> list:
+    """Judge several steps on two grids of the same ranks in turn.
+
+    Returns
+    -------
+    list of (object, list)
+        For each step the finding as plain values, and the batches as they are afterwards.
+    """
+    meshes = two_meshes(place, axes)
+    answers = []
+    for number, (step, results) in enumerate(calls):
+        batches = [batch.copy() for batch in step["batches"]]
+        finding = student("compare_with_one_rank")(RecordedStep(**step, results=results), batches, meshes[number % 2])
+        answers.append((tuple(finding) if isinstance(finding, tuple) else finding, batches))
+    return answers
 
 
-def call_same_on(axes: dict[str, int], place: tuple[int, int], array: np.ndarray, axis: str, layout: str) -> tuple:
-    """Return the student's answer, and the array afterwards."""
-    mesh = RankMesh(group_of(place), **axes)
-    given = _laid_out(array, layout)
-    found = student("same_on")(given, axis, mesh)
-    return bool(found) if isinstance(found, np.bool_) else found, given
+class MeanRemoved(Module):
+    """A layer that subtracts the mean over all ranks: one all-reduce in forward, and one in backward."""
+
+    def __init__(self):
+        self.comm = Communicator()
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = Tensor.from_operation(summed(x.data, self.comm), (x,), lambda grad: (summed(grad, self.comm),))
+        return x - total * (1 / self.comm.Get_size())
 
 
-def _laid_out(array: np.ndarray, layout: str) -> np.ndarray:
-    """The same array in another order in memory."""
-    if layout == "Fortran":
-        return np.asfortranarray(array)
-    if layout == "strided":
-        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
-        wide[..., ::2] = array
-        return wide[..., ::2]
-    return np.array(array)
+def call_accumulate(
+    sizes: tuple,
+    seed: int,
+    dtype: str,
+    calls: Sequence[Sequence[np.ndarray]],
+    grads: Sequence[np.ndarray] | None,
+) -> list:
+    """Call the student's function several times on the same model, with these gradients at first.
 
-
-def call_close_enough(pairs: Sequence[tuple]) -> list:
-    """Return the student's answers."""
-    close_enough = student("close_enough")
-    found = [close_enough(np.array(a), np.array(b), dtype, terms) for a, b, dtype, terms in pairs]
-    return [bool(one) if isinstance(one, np.bool_) else one for one in found]
-
-
-class CountedTexts(Sequential):
-    """A model that keeps the largest number of texts that it was given at once."""
-
-    most = 0
-
-    def forward(self, tokens: np.ndarray) -> Tensor:
-        self.most = max(self.most, len(tokens))
-        return super().forward(tokens)
-
-
-def call_accumulate(sizes: tuple, seed: int, calls: Sequence[Sequence[np.ndarray]], grads: Sequence[np.ndarray] | None) -> tuple:
-    """Return the loss and the gradients of each call of the student's function on the same model, and the most texts at once."""
-    model, found = CountedTexts(*layers(Sizes(*sizes), seed=seed, dtype=np.float64)), []
+    Returns
+    -------
+    list of (object, list, list)
+        For each call the loss, the gradients, and the micro-batches as they are afterwards.
+    """
+    embed, *others = layers(Sizes(*sizes), seed=seed, dtype=np.dtype(dtype))
+    model = Sequential(embed, MeanRemoved(), *others)
     parameters = model.parameters()
     for p, grad in zip(parameters, grads or [None] * len(parameters), strict=True):
         p.grad = None if grad is None else grad.copy()
+    answers = []
     for micro_batches in calls:
-        loss = student("accumulate")(model, [texts.copy() for texts in micro_batches])
-        found.append((loss, [None if p.grad is None else p.grad.copy() for p in parameters]))
-    return found, model.most
-
-
-def call_own_gradients(place: tuple[int, int], q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray) -> list:
-    """Return the gradients of q, k and v."""
-    inputs = [Tensor(array.copy(), requires_grad=True) for array in (q, k, v)]
-    out = attend(*inputs, group_of(place), student("own_gradients"))
-    out.backward(grad.copy())
-    return [x.grad for x in inputs]
+        texts = [micro_batch.copy() for micro_batch in micro_batches]
+        loss = student("accumulate")(model, texts)
+        answers.append((loss, [None if p.grad is None else p.grad.copy() for p in parameters], texts))
+    return answers

@@ -1,30 +1,28 @@
-"""Checks of part 37's `DiLoCo`, `hear` and `agree`; for `FaultTolerantDiLoCo` see `survival.training`.
+"""Checks of part 37's `hear` and `agree`; for `DiLoCo` see `survival.diloco`, for `FaultTolerantDiLoCo` `survival.training`.
 
-With isolated ranks, silences and deadlines are in virtual time (`cluster.isolated.virtual_time`), and every run of a right answer is the
-same whatever the machine does. With a student's ranks, both are real, and short: there, only what must hold at any speed is checked.
+With isolated ranks, silences and deadlines are in virtual time (`coordination.virtual_network`), and every run of a right answer is the
+same whatever the machine does. Silences begin in a round, and whom a rank must have heard is what the broker has delivered: neither
+depends on what else an answer sends. With a student's ranks, both are real, and short: there, only what must hold at any speed is checked.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import time
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
-from course_lib import traffic
 from course_lib.check.groups import GroupCheck
-from course_lib.check.survival.on_ranks import Weights, agree_often, hear_rounds, make_optimizer, run_diloco
+from course_lib.check.survival import contract
+from course_lib.check.survival.diloco import DiLoCoCheck
+from course_lib.check.survival.on_ranks import agree_often, agree_virtually, hear_rounds
+from course_lib.check.survival.rounds import Rounds, last_round
 from course_lib.check.survival.training import LIMIT, SurvivalCheck
 
 __all__ = ["AgreementCheck", "DiLoCoCheck", "SurvivalCheck"]
 
-NESTEROV = "SGD", dict(lr=0.7, momentum=0.9, nesterov=True)
 PATIENCE, LONG = 20.0, 1e4  # virtual seconds
-OTHER_BYTES = 4096  # of the groups that the check makes
 ALL = (0, 1, 2, 3)
 ENDLESS = {
     "hear": ("hear goes on without an end", "a deadline that begins anew with each message, or a wait for a rank that is not there"),
@@ -33,131 +31,25 @@ ENDLESS = {
         "a rank that keeps its own proposal: all take over the most frequent one, the smallest of equally frequent ones",
     ),
 }
-A, B, C = (0, 1, 2), (0, 1, 2, 3), (1, 2, 3)  # proposals, in ascending order
+A, B, C = 0, 1, 2  # proposals: places in one of these, which are in ascending order, however they are compared by mistake
+PROPOSALS = (
+    ((0, 1, 2), (0, 1, 2, 3), (1, 2, 3)),
+    ((0, 7, 9, 9), (1,), (2, 0)),
+    ((), (0,), (0, 1, 2, 3)),
+    ((-5, 60), (-1, 0), (-1, 1 << 40)),
+)
 NOT_AT_ONCE = "a look at `enough` only where a message comes: when the deadline is over, look at once"
 CLOCK = 0.05  # seconds by which a real time may differ
+VALUES = None, 0, "", (), [], {}, False, -0.0, float("nan"), (1, (2.5, "x"))  # besides arrays
 Cut = tuple[list[set[int]], float]
-
-
-class DiLoCoCheck(GroupCheck):
-    """A `Check` of `DiLoCo`."""
-
-    def as_data_parallel(self) -> DiLoCoCheck:
-        """Check that with H = 1 and plain gradient descent it is data parallel training."""
-        return self.train(4, every=1, inner=("SGD", dict(lr=0.1)), outer=("SGD", dict(lr=1.0)))
-
-    def everything(self) -> DiLoCoCheck:
-        """Check all groups, dtypes and optimizers that a right answer must be able to deal with."""
-        self.as_data_parallel().traffic(2).traffic(5)
-        for size, every, dtype in ((4, 3, "float64"), (3, 2, "float32"), (2, 4, "float64"), (1, 2, "float64")):
-            self.train(size, every=every, dtype=dtype)
-            self.train(size, every=every, dtype=dtype, inner=("SGD", dict(lr=0.1, momentum=0.5)), outer=("SGD", dict(lr=0.5)))
-        return self
-
-    def train(
-        self, size: int, *, every: int, dtype: str = "float64", inner: tuple = ("Adam", dict(lr=0.05)), outer: tuple = NESTEROV
-    ) -> DiLoCoCheck:
-        """Check the parameters after each of some steps, in groups of `size`."""
-        groups, steps = self.groups(size), 3 * every + (every > 1)
-        found, given = self._run(groups, steps, every, dtype, inner, outer)
-        for group in groups:
-            self._compare([found[r] for r in group], [given[r] for r in group], group, every, inner, outer)
-        return self
-
-    def traffic(self, every: int) -> DiLoCoCheck:
-        """Check the bytes that each rank sends in four outer steps."""
-        _, given = self._run([list(ALL)], 4 * every, every, "float64", ("SGD", dict(lr=0.1)), NESTEROV, factor=40)
-        nbytes = sum(w.nbytes for w in given[0][0])
-        most = nbytes + 4 * traffic.wire_bytes("Allreduce", 4, nbytes) + OTHER_BYTES
-        for r, moved in enumerate(self.ranks.traffic):
-            self.sent(moved, most, name=f"DiLoCo with H = {every}", rank=r, cause="an exchange in every inner step")
-        return self
-
-    def _run(self, groups: list, steps: int, every: int, dtype: str, inner: tuple, outer: tuple, factor: int = 1) -> tuple[list, list]:
-        """Train on the ranks; return the results, and each rank's first parameters and gradients."""
-        rows, columns, length = self.sizes(3, 3, 9)
-        shapes = [(factor * rows, columns), (length,), (1,)]
-        self.case = f"H = {every}, inner {inner[0]}, outer learning rate {outer[1]['lr']:g}, {self.describe_groups(groups, dtype)}"
-        given = [[[np.asarray(self.random.standard_normal(shape), dtype) for shape in shapes] for _ in range(steps + 1)] for _ in range(4)]
-        given = [(arrays[0], arrays[1:]) for arrays in given]
-        settings = dict(every=every, inner=inner, outer=outer)
-        places = self.colors_and_keys(groups)
-        arguments = [dict(place=places[r], weights=given[r][0], grads=given[r][1], **settings) for r in range(4)]
-        return self.ranks.call(run_diloco, arguments, show=self.show), given
-
-    def _compare(self, found: list, given: list, group: list[int], every: int, inner: tuple, outer: tuple) -> None:
-        models = [Weights([w.copy() for w in given[0][0]]) for _ in group]
-        optimizers = [make_optimizer(inner[0], model.parameters(), inner[1]) for model in models]
-        last = Weights([w.copy() for w in given[0][0]])
-        outermost = make_optimizer(outer[0], last.parameters(), outer[1])
-        for step in range(len(given[0][1])):
-            for model, optimizer, (_, grads) in zip(models, optimizers, given, strict=True):
-                for p, grad in zip(model.parameters(), grads[step], strict=True):
-                    p.grad = grad.copy()
-                optimizer.step()
-            exchanged, starts = (step + 1) % every == 0, [weights for weights, _ in given]
-            known = partial(_known_weights, copy.deepcopy((models, last, outermost)), starts, step // every if exchanged else None)
-            if exchanged:
-                for i, p in enumerate(last.parameters()):
-                    p.grad = np.mean([p.data - model.parameters()[i].data for model in models], axis=0, dtype=p.data.dtype)
-                outermost.step()
-                for p, q in itertools.product(range(len(models)), range(len(last.parameters()))):
-                    models[p].parameters()[q].data[...] = last.parameters()[q].data
-            for i, r in enumerate(group):
-                self._compare_step(found[i][step], models[i], (r, i), step, known, found[0][step] if exchanged else None)
-
-    def _compare_step(self, got: list, model: Weights, who: tuple[int, int], step: int, known: Callable, first: list | None) -> None:
-        cause, (r, place) = "a difference to other weights than those after the last outer step, or another gradient of the outer step", who
-        if first is None:
-            cause = "weights that did not start as rank 0's, or an inner optimizer that is not as the rank itself had left it"
-        for i, p in enumerate(model.parameters()):
-            name = f"parameter {i} after step {step + 1}"
-            rtol = 1e-4 if p.data.dtype == np.float32 else 1e-10
-            self.array(got[i], p.data, name=name, rank=r, rtol=rtol, scale=4.0, cause=cause, instead=partial(known, place, i))
-            if first is not None:
-                self.array(got[i], first[i], name=f"{name} (compared with the group's first rank)", rank=r, cause="a mean of its own")
-
-
-def _known_weights(state: tuple, starts: list, exchange: int | None, place: int, i: int) -> dict[str, np.ndarray]:
-    """Parameter i of a rank after an exchange (None: after another step), as known mistakes make it; `starts`: all ranks' first weights."""
-    models, last, outermost = state
-    own, before = models[place].parameters()[i].data, last.parameters()[i].data
-    ways = [before - model.parameters()[i].data for model in models]
-    mean = np.mean(ways, axis=0)
-
-    def outer(begin: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        fresh_last, fresh = copy.deepcopy((last, outermost))
-        p = fresh_last.parameters()[i]
-        for q in fresh_last.parameters():
-            q.grad = np.zeros_like(q.data)
-        p.data, p.grad = begin.copy(), grad.astype(begin.dtype)
-        fresh.step()
-        return p.data
-
-    if exchange is None:
-        return {"the result of an outer step, which is due only after every H inner steps": outer(before, mean)}
-    known = {
-        "the rank's own weights: there was no outer step, or all differences were 0, as those to weights that are not a copy are": own,
-        "the result for this rank's difference alone": outer(before, ways[place]),
-        "the result for the sum of the differences instead of their mean": outer(before, len(models) * mean),
-        "the result for differences of the wrong sign": outer(before, -mean),
-        "the result of an outer step that starts from the rank's own weights, not those after the last outer step": outer(own, mean),
-        "the mean of the ranks' weights: an outer step without the outer optimizer": before - mean,
-        "what it was after the last outer step": before,
-    }
-    if exchange:
-        first = starts[0][i]
-        known["the result of an outer step from the very first weights: after an outer step, keep the new ones"] = outer(
-            first, first - before + mean
-        )
-    else:  # the gradients of plain inner steps do not depend on the weights
-        shifted = [start[i] - starts[0][i] for start in starts]
-        known["the result without the broadcast: each rank began with weights of its own"] = outer(before, mean) + shifted[place]
-    return known
 
 
 class AgreementCheck(GroupCheck):
     """A `Check` of `hear` and `agree`."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, ranks, show=show)
+        self._values, self._proposals = itertools.cycle((*VALUES, "array")), itertools.cycle(PROPOSALS)
 
     # Of `hear`.
 
@@ -203,8 +95,9 @@ class AgreementCheck(GroupCheck):
             away = {k: (LONG, 0) for k in others[:2]}
             self._hear(f"two ranks silent for too long: {sorted(away)}", keys, away, stuck=set(ALL) - set(away))
             self._in_time(set(ALL) - set(away), 1 + PATIENCE, "the deadline and the patience", "a patience that begins anew")
-        for size in (3, 2, 1):
+        for size in (4, 3, 2, 1):
             self._hear(f"groups of {size}", keys, size=size, everyone=True, seconds=0.0)
+        self.covers("group order", "group sizes", "sizes", "repetition", "same ranks twice")
         return self
 
     def _hear(
@@ -213,7 +106,7 @@ class AgreementCheck(GroupCheck):
         keys: list[tuple[int, int]],
         silent: dict[int, tuple[float, int]] | None = None,
         *,
-        size: int = 4,
+        size: int | None = None,
         deadline: float = 1.0,
         everyone: bool = False,
         exact: dict[int, list[int]] | None = None,
@@ -239,45 +132,118 @@ class AgreementCheck(GroupCheck):
             What it must show at least.
         stuck : set of int
             Ranks that must get a TimeoutError.
-        patience : float
-            In seconds, with real silences.
         home : set of int
             Ranks that fall silent, and must yet hear enough in each round.
         """
-        groups, isolated = [list(ALL)] if size == 4 else self.groups(size), self.ranks.isolated
+        groups, isolated, silent = self.groups(size) if size else [list(ALL)], self.ranks.isolated, silent or {}
         self.case = case
-        for r, (length, after) in (silent or {}).items():
-            self._plan(r, length, after)
-        values = [[self.random.standard_normal(3) for _ in keys] for _ in ALL]
+        self._plan_all(silent, keys)
+        values = [[self._draw_value() for _ in keys] for _ in ALL]
         places, enough = self.colors_and_keys(groups), {r: 2 * len(group) // 3 + 1 for group in groups for r in group}
         common = dict(keys=keys, deadline=deadline, patience=PATIENCE if isolated else patience)
         arguments = [dict(place=places[r], values=values[r], enough=enough[r], **common) for r in ALL]
         began = time.monotonic()
         answered = self.call(hear_rounds, arguments, explain={"TimeLimit": ENDLESS["hear"]}, show=self.show, limit=LIMIT)
-        (found, each), took = zip(*answered, strict=True), time.monotonic() - began
+        (found, later, after_calls, kept, each), took = zip(*answered, strict=True), time.monotonic() - began
         for r in () if isolated else ALL:
-            self._took(each[r], found[r], r, (silent or {}).get(r, (0.0,))[0], deadline, patience)
+            self._took(each[r], found[r], r, silent.get(r, (0.0,))[0], deadline, patience)
         for group in groups:
             for i, r in enumerate(group):
-                away = (silent or {}).keys() - (home or set())
+                away = silent.keys() - (home or set())
                 self._heard(found[r], r, i, keys, [values[k] for k in group], enough[r], stuck or set(), away)
-                for key, heard in zip(keys, found[r], strict=False) if isolated or everyone else ():
-                    wanted = list(range(len(group))) if everyone else (exact or {}).get(r)
-                    if wanted is not None and sorted(heard) != wanted:
-                        cause = "a round that ends with enough ranks, before the deadline; or a later round's message that is thrown away"
-                        self.fail(f"in round {key}, rank {r} hears {sorted(heard)}, expected {wanted}", cause)
+                self._kept(found[r], later[r], r, i, keys)
+                self._puts_back(kept[r], r)
+                for value, before in zip(after_calls[r], values[r], strict=False):
+                    self._value(value, before, f"the value that rank {r} sends, after the call,", r, "an operation in place")
+                wanted = list(range(len(group))) if everyone else (exact or {}).get(r)
+                if wanted is not None and (isolated or everyone):
+                    self._hears_exactly(keys, found[r], wanted, r)
         if isolated:
             self._clock(seconds, waits)
+            rounds = Rounds(isolated.broker.coordinator.network)
+            rounds.check(self, set(silent))
+            for group in groups:
+                self._delivered(rounds, group, keys, [found[r] for r in group], deadline)
         elif seconds is not None and took > seconds:
             self.fail("ranks wait although all have been heard", "a loop over listen without a break: it ends when the time is over")
+        self.covers("dtypes", "arguments", "results")
         return self
 
-    def _plan(self, rank: int, seconds: float, after: int, mark: int = 1) -> None:
-        """Plan a silence: instead of message number `after` of a turn of the check's loop; with real ranks, roughly then."""
+    def _plan_all(self, silent: dict[int, tuple[float, int]], keys: list) -> None:
+        """Plan silences in these rounds, in which other messages do not arrive."""
+        for r, (length, after) in silent.items():
+            self._plan(r, length, after, keys)
         if self.ranks.isolated:
-            self.ranks.isolated.broker.coordinator.network.plan_silence(rank, seconds, after, mark)
+            self.ranks.isolated.broker.coordinator.network.plan_rounds_only()
+
+    def _puts_back(self, kept: list[tuple], r: int) -> None:
+        """Check that no message of an earlier round is put back: `kept` has the keys of rounds and messages."""
+        for key, kept_key in kept:
+            if tuple(kept_key) < tuple(key):
+                cause = "a message that is put back unless it is of this round: forget those of earlier rounds"
+                self.fail(f"in round {key}, rank {r} puts back a message of round {kept_key}", cause)
+
+    def _hears_exactly(self, keys: list, found: list, wanted: list[int], r: int) -> None:
+        """Check whom a rank has heard in each round."""
+        for key, heard in zip(keys, found, strict=False):
+            if heard == "TimeoutError":
+                self.fail(f"in round {key}, rank {r} raises TimeoutError, expected {wanted}", "messages of the round that are thrown away")
+            if sorted(heard) != wanted:
+                cause = "a round that ends with enough ranks, before the deadline; or a later round's message that is thrown away"
+                self.fail(f"in round {key}, rank {r} hears {sorted(heard)}, expected {wanted}", cause)
+
+    def _draw_value(self) -> object:
+        """Draw what a rank sends: arrays of all lengths and dtypes, and values that are not true, in turn."""
+        value = next(self._values)
+        if value != "array":
+            return value
+        return self.special(*self.sizes(1, 0, 6), dtype=("float64", "float32", "int64")[int(self.random.integers(3))])
+
+    def _delivered(self, rounds: Rounds, group: list[int], keys: list[tuple[int, int]], found: list, deadline: float) -> None:
+        """Check that each rank of a group has heard whom it must, and no one else, by the messages that the broker has delivered."""
+        for place, r in enumerate(group):
+            for key, heard in zip(keys, found[place], strict=False):
+                if heard == "TimeoutError":
+                    continue
+                sent = rounds.sends(r, key)
+                ends, begins = rounds.next_place(r, key), max((event.time for _, event in sent), default=0.0)
+                received = {group.index(k): (at, event) for k, (at, event) in rounds.received(r, key).items()}
+                may = {place} | {k for k, (at, _) in received.items() if at < ends}
+                must = {place} | {k for k, (_, event) in received.items() if event.time < begins + deadline}
+                if set(heard) - may:
+                    cause = 'values that came in another way than as messages about "round" with the key of the round'
+                    who = min(set(heard) - may)
+                    self.fail(f"in round {key}, rank {r} hears rank {who}, whose message has not arrived", cause)
+                if must - set(heard):
+                    cause = "a later round's message that is thrown away, or a round that ends before its deadline"
+                    who = min(must - set(heard))
+                    self.fail(f"in round {key}, rank {r} does not hear rank {who}, whose message arrives before the deadline", cause)
+
+    def _kept(self, found: list, later: list, r: int, place: int, keys: list) -> None:
+        """Check that what a rank has heard is the same after later calls; its own value is the caller's, who may change it."""
+        for key, heard, after in zip(keys, found, later, strict=False):
+            if not isinstance(heard, dict):
+                continue
+            same = isinstance(after, dict) and heard.keys() == after.keys()
+            if not same or any(not _equal(heard[k], after[k]) for k in heard if k != place):
+                cause = "a dict that all calls share: make a new one in each call"
+                self.fail(f"what rank {r} has heard in round {key} is something else after later calls", cause)
+
+    def _value(self, got: object, want: object, name: str, rank: int, cause: str, stale: dict | None = None) -> None:
+        """Check a value of a round."""
+        if isinstance(want, np.ndarray):
+            self.array(got, want, name=name, rank=rank, cause=cause, instead=stale, signed_zeros=True)
+        elif not _equal(got, want):
+            values = f" is {got!r}, expected {want!r}" if self.show else " is another one"
+            self.fail(f"{name} on rank {rank}{values}", cause)
+
+    def _plan(self, rank: int, seconds: float, after: int, rounds: list[tuple[int, int]]) -> None:
+        """Plan a silence after so many messages in these rounds; with real ranks, roughly then."""
+        if isolated := self.ranks.isolated:
+            number, through = last_round(rank, after)
+            isolated.broker.coordinator.network.plan_silence(rank, seconds, round=rounds[number], through=through)
         else:
-            self.ranks.silence(rank, seconds, after + 4)  # the check's two messengers, their group, and the mark
+            self.ranks.silence(rank, seconds, after + 2)  # the check's messenger, and its group
 
     def _clock(self, seconds: float | None, waits: float) -> None:
         now = self.ranks.isolated.broker.coordinator.network.now
@@ -328,10 +294,10 @@ class AgreementCheck(GroupCheck):
                     cause = "the own value, which counts, too"
                 self.fail(f"in round {key}, rank {r} hears {sorted(heard)}; {enough} are enough, with itself", cause)
             for source, value in heard.items():
-                stale = {f"its value of round {k}": values[source][i] for i, k in enumerate(keys) if k != key}
-                name = f"what is heard of rank {source} in round {key}"
-                cause = "a message of another round: compare its key"
-                self.array(value, values[source][number], name=name, rank=r, cause=cause, instead=stale if self.show else None)
+                arrays = {k: values[source][i] for i, k in enumerate(keys) if k != key and isinstance(values[source][i], np.ndarray)}
+                stale = {f"its value of round {k}": array for k, array in arrays.items()} if self.show else None
+                cause = "a message of another round, of which the key tells; or a value that is changed, or left out as it is not true"
+                self._value(value, values[source][number], f"what is heard of rank {source} in round {key}", r, cause, stale)
 
     # Of `agree`.
 
@@ -368,7 +334,11 @@ class AgreementCheck(GroupCheck):
 
     def agreements(self) -> AgreementCheck:
         """Check agreements with silences and held-up messages of all kinds."""
-        self._agree("all ranks there, one proposal", [[B] * 4, [A] * 4], seconds=0.0)
+        self._agree_among_many()
+        for size in (4, 3, 2, 1):
+            self._agree_in_groups(size)
+        for first in (A, B):
+            self._agree("all ranks there, one proposal", [[first] * 4, [C] * 4], seconds=0.0, most=int(contract.AGREE_MESSAGES.number))
         for _ in range(3):
             self._agree("four proposals", [[(r,) for r in self.random.permutation(4).tolist()]])
         for r in ALL:  # three ranks hear three proposals once each
@@ -401,14 +371,55 @@ class AgreementCheck(GroupCheck):
             for proposal, late in itertools.product(proposals, ({}, {order[0]: [(0.5, 0, 1)]})):
                 case, cut = "three ranks, two of them cut off from each other", ([{order[0]}, {order[2]}], LONG)
                 self._agree(case, proposal, late, cut=cut, three=ends)
+        self.covers("special values", "sizes", "repetition", "same ranks twice")
         return self
+
+    def _agree_among_many(self) -> None:
+        """Check virtual ranks, with as many silent ones as the others can do without, and with one more."""
+        drawn = []
+        for size in (5, 6, 7, 17):
+            names, most = next(self._proposals), size - (2 * size // 3 + 1)
+            for away in (most, most + 1):
+                proposals = [names[int(i)] for i in self.random.integers(3, size=size)]
+                drawn.append(dict(proposals=proposals, silent=self.random.permutation(size)[:away].tolist()))
+        arguments = [dict(cases=drawn[i : i + 2], seed=int(self.random.integers(1 << 30)), patience=PATIENCE) for i in (0, 2, 4, 6)]
+        answers = self.call(agree_virtually, arguments, explain={"TimeLimit": ENDLESS["agree"]}, show=self.show, limit=LIMIT)
+        for number, (case, found) in enumerate(zip(drawn, itertools.chain(*answers), strict=True)):
+            size, silent = len(case["proposals"]), sorted(case["silent"])
+            self.case = f"{size} ranks, ranks {silent} silent"
+            there = {r: found[r] for r in range(size) if r not in silent}
+            if number % 2:
+                self._without_enough({r for r, answer in there.items() if answer != "TimeoutError"}, 0)
+                continue
+            for r, answer in there.items():
+                if answer == "TimeoutError":
+                    cause = "more ranks than enough: more than 2n/3 are needed, with any n"
+                    self.fail(f"rank {r} gets no answer in step 0, although enough ranks are there", cause)
+            self._same(there, case["proposals"], 0)
+        self.covers("many ranks")
+
+    def _agree_in_groups(self, size: int) -> None:
+        """Check two steps in groups of `size`, of which one begins with a single proposal."""
+        groups = self.groups(size)
+        self.case = self.describe_groups(groups, int).rpartition(",")[0]
+        names, places = next(self._proposals), self.colors_and_keys(groups)
+        proposals = [[names[int(i)] for i in self.random.integers(3, size=4)], [names[place % 3] for place, _ in places]]
+        arguments = [dict(place=places[r], proposals=[step[r] for step in proposals], patience=PATIENCE) for r in ALL]
+        self.ranks.isolated.broker.coordinator.network.plan_rounds_only()
+        answered = self.call(agree_often, arguments, explain={"TimeLimit": ENDLESS["agree"]}, show=self.show, limit=LIMIT)
+        for group, (step, proposed) in itertools.product(groups, enumerate(proposals)):
+            answers = {r: answered[r][0][step] if step < len(answered[r][0]) else None for r in group}
+            self._same(answers, [proposed[r] for r in group], step)
+        Rounds(self.ranks.isolated.broker.coordinator.network).check(self, set())
+        self.covers("group order", "group sizes")
 
     def _agree(
         self,
         case: str,
-        proposals: list[list[tuple]],
+        proposals: list[list[int | tuple]],
         silent: dict[int, list[tuple[float, int, int]]] | None = None,
         *,
+        most: int | None = None,
         cut: Cut | None = None,
         stuck: set[int] | None = None,
         seconds: float = math.inf,
@@ -417,10 +428,14 @@ class AgreementCheck(GroupCheck):
         home: set[int] | None = None,
         patience: float = 5.0,
     ) -> AgreementCheck:
-        """Check `agree` for some steps: `proposals` by step and rank.
+        """Check `agree` for some steps.
 
         Parameters
         ----------
+        proposals : list of list of (int or tuple)
+            By step and rank; A, B and C stand for three that are drawn.
+        most : int
+            How many messages a rank may send to each other one in a step.
         silent : dict of int to list of (float, int, int)
             By rank, silences: seconds, after how many messages, of which step, from 1.
         cut : (list of set of int, float), optional
@@ -439,40 +454,69 @@ class AgreementCheck(GroupCheck):
             In seconds, with real silences: within it, the ranks that are never silent must have their first answer.
         """
         self.case, silent, stuck, isolated = case, silent or {}, stuck or set(), self.ranks.isolated
+        names = next(self._proposals)
+        proposals = [[names[p] if isinstance(p, int) else p for p in step] for step in proposals]
         for r, plan in silent.items():
-            for length, after, mark in plan:
-                self._plan(r, length, after, mark)
+            for length, after, turn in plan:
+                self._plan(r, length, after, [(turn - 1, number) for number in range(2, 7)])
+        if isolated:
+            isolated.broker.coordinator.network.plan_rounds_only()
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
         place = [(0, 0), (0, 1), (0, 2), (1, 0)] if three else [(0, r) for r in ALL]
-        patience = PATIENCE if isolated else patience
-        arguments = [dict(place=place[r], proposals=[step[r] for step in proposals], patience=patience) for r in ALL]
+        common = dict(patience=PATIENCE if isolated else patience)
+        arguments = [dict(place=place[r], proposals=[step[r] for step in proposals], **common) for r in ALL]
         answered = self.call(agree_often, arguments, explain={"TimeLimit": ENDLESS["agree"]}, show=self.show, limit=LIMIT)
         found, took, last = zip(*answered, strict=True)
         members = [0, 1, 2] if three else list(ALL)
         for step, proposed in enumerate(proposals):
             answers = {r: found[r][step] for r in members if step < len(found[r]) and found[r][step] not in (None, "TimeoutError")}
             self._same(answers, [proposed[r] for r in members], step)
-            if smallest and not step and any(answer != min(proposed) for answer in answers.values()):
-                cause = "min and max mixed up, or another way to choose"
-                self.fail(f"of equally frequent proposals in step {step}, the smaller one is not taken over", cause)
+            if smallest and not step:
+                self._is_smallest(answers, proposed)
             for r in (set(members) - set(silent) - stuck - (three or set())) | (home or set()):
                 if r not in answers and not three:
-                    cause = "a rank that has decided and sends nothing more in the next round; or keys without the round"
-                    if len(answers) > 1 and isinstance(last[r], tuple) and last[r] not in answers.values():
-                        cause = "a rank that takes over another proposal than the most frequent; the smaller one counts of equals only"
-                    elif silent and r not in silent:
-                        cause = "a wait for all ranks, where enough are there; or a rank that keeps its own of equally frequent proposals"
-                    self.fail(f"rank {r} gets no answer in step {step}, although enough ranks are there", cause)
+                    self._no_answer(r, step, answers, last[r], set(silent))
                 if not isolated and silent and r not in silent and took[r] > patience:
                     self.fail(f"rank {r} waits although enough are there", "a deadline where there should be none")
-            if wrong := stuck & answers.keys():
-                cause = "fewer ranks than enough, taken for enough; more than 2n/3 are needed, with any n"
-                self.fail(f"rank {min(wrong)} gets an answer in step {step}, without enough ranks", cause)
-        for now, what, r, *_ in isolated.broker.coordinator.network.log if isolated else ():
-            if what == "replies" and now > seconds and r not in silent:
-                self.fail(f"rank {r} waits although enough are there", "a deadline where there should be none")
+            self._without_enough(stuck & answers.keys(), step)
+        if isolated:
+            self._broker_saw(Rounds(isolated.broker.coordinator.network), set(silent), seconds, most, len(proposals))
         return self
+
+    def _is_smallest(self, answers: dict, proposed: list) -> None:
+        """Check that the answers of the first step are the smallest proposal."""
+        if any(answer != min(proposed) for answer in answers.values()):
+            cause = "min and max mixed up, or another way to choose"
+            self.fail("of equally frequent proposals in step 0, the smaller one is not taken over", cause)
+
+    def _no_answer(self, r: int, step: int, answers: dict, last: object, silent: set[int]) -> None:
+        """Fail because a rank has no answer; `last` is what it proposed last."""
+        cause = "a rank that has decided and sends nothing more in the next round; or keys without the round"
+        if len(answers) > 1 and isinstance(last, tuple) and last not in answers.values():
+            cause = "a rank that takes over another proposal than the most frequent; the smaller one counts of equals only"
+        elif silent and r not in silent:
+            cause = "a wait for all ranks, where enough are there; or a rank that keeps its own of equally frequent proposals"
+        self.fail(f"rank {r} gets no answer in step {step}, although enough ranks are there", cause)
+
+    def _broker_saw(self, rounds: Rounds, silent: set[int], seconds: float, most: int | None, steps: int) -> None:
+        """Check when ranks have their answers, and what they send; see `_agree`."""
+        for event in rounds.log:
+            if event.what == "replies" and event.time > seconds and event.rank not in silent:
+                self.fail(f"rank {event.rank} waits although enough are there", "a deadline where there should be none")
+        rounds.check(self, silent)
+        for step in range(steps if most else 0):
+            for (r, other), count in rounds.messages(step).items():
+                if count > most:
+                    cause = "messages of more rounds than the one after the decision"
+                    problem = f"rank {r} sends rank {other} {count} messages in step {step}"
+                    self.fail(problem, cause, limit=contract.AGREE_MESSAGES)
+
+    def _without_enough(self, ranks: set[int], step: int) -> None:
+        """Fail if there are any of these ranks, which have an answer."""
+        if ranks:
+            cause = "fewer ranks than enough, taken for enough; more than 2n/3 are needed, with any n"
+            self.fail(f"rank {min(ranks)} gets an answer in step {step}, without enough ranks", cause)
 
     def _same(self, answers: dict[int, object], proposed: list[tuple], step: int) -> None:
         for r, answer in answers.items():
@@ -487,3 +531,10 @@ class AgreementCheck(GroupCheck):
             said = "; ".join(f"rank {r}: {answer}" for r, answer in answers.items()) if self.show else "they differ"
             cause = "a decision after too few equal votes, or a rank that does not take over the most frequent one"
             self.fail(f"the ranks do not agree in step {step}: {said}", cause)
+
+
+def _equal(got: object, want: object) -> bool:
+    """Compare what ranks send each other: arrays element by element, all else by type and text, as NaN differs from itself."""
+    if isinstance(got, np.ndarray) and isinstance(want, np.ndarray):
+        return got.dtype == want.dtype and got.shape == want.shape and np.array_equal(got, want, equal_nan=want.dtype.kind == "f")
+    return type(got) is type(want) and repr(got) == repr(want)

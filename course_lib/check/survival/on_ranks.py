@@ -5,13 +5,18 @@ They import the communicator themselves: that starts MPI, which the notebook's o
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 
+import numpy as np
+
 from course_lib.autograd import SGD, Adam, Linear, Module, Parameter, Sequential, Tanh
-from course_lib.engine.namespace import group_of, student
+from course_lib.check.cases.virtual_group import run_virtually
+from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.replica import Replica
 
+LONG = 1e4  # virtual seconds
 OLD_VALUE = (7, 8, 9)  # a value of a round that is not one of `agree`'s
 
 
@@ -27,37 +32,62 @@ class Weights(Module):
         self.weights = [Parameter(array) for array in arrays]
 
 
-def run_diloco(place, weights, grads, every, inner, outer):
-    """Take steps with given gradients; return the parameters after each step."""
-    model, found = Weights([w.copy() for w in weights]), []
-    comm = group_of(place)
-    optimizers = [make_optimizer(name, model.parameters(), settings) for name, settings in (inner, outer)]
-    trainer = student("DiLoCo")(model, *optimizers, every, comm)
-    for step in grads:
-        for p, grad in zip(model.parameters(), step, strict=True):
-            p.grad = grad.copy()
-        trainer.step()
-        found.append([p.data.copy() for p in model.parameters()])
+def build_diloco(trainings):
+    """Make models with the student's `DiLoCo`, each on a communicator of its own."""
+    made = []
+    for training in trainings:
+        model = Weights([w.copy() for w in training["weights"]])
+        optimizers = [make_optimizer(name, model.parameters(), settings) for name, settings in (training["inner"], training["outer"])]
+        made.append((model, student("DiLoCo")(model, *optimizers, training["every"], group_of(training["place"]))))
+    get_ipython().user_ns["trial"] = made
+
+
+def step_diloco(which, gradients):
+    """Take steps with given gradients with one of the trainers; return the parameters after each step."""
+    model, trainer = student("trial")[which]
+    found = []
+    with np.errstate(invalid="ignore"):  # inf - inf
+        for step in gradients:
+            for p, grad in zip(model.parameters(), step, strict=True):
+                p.grad = grad
+            trainer.step()
+            found.append([p.data.copy() for p in model.parameters()])
     return found
 
 
 def hear_rounds(place, keys, values, enough, deadline, patience):
-    """Call `hear` for one key after the other; return what was heard, the last one perhaps "TimeoutError", and the first one's seconds."""
+    """Call `hear` for one key after the other.
+
+    Returns what was heard, the last one perhaps "TimeoutError"; the same once more at the end; the values after each call; in which round
+    which message was put back; and the first call's seconds. The values are overwritten after each call, as a caller with a buffer does.
+    """
     from course_lib.collectives import Messenger
 
-    comm = group_of(place)
-    marks, mail, found, took, began = Messenger(comm), Messenger(comm), [], 0.0, time.monotonic()
+    class Recorder(Messenger):
+        def keep(self, message):
+            kept.append((tuple(key), tuple(message.key)))
+            super().keep(message)
+
+    mail, found, results, after, kept, took, began = Recorder(group_of(place)), [], [], [], [], 0.0, time.monotonic()
     for key, value in zip(keys, values, strict=True):
-        marks.send(marks.rank, "mark", key)
         try:
             heard = student("hear")(mail, tuple(key), value, enough, deadline, patience)
         except TimeoutError:
-            found.append("TimeoutError")
-            took = took or time.monotonic() - began
-            break
+            heard = "TimeoutError"
         took = took or time.monotonic() - began
-        found.append(heard if heard is None else {int(r): heard[r] for r in heard})
-    return found, took
+        if isinstance(heard, dict):
+            heard_before = {int(r): copy.copy(heard[r]) for r in heard}
+        else:
+            heard_before = heard
+        found.append(heard_before)
+        results.append(heard)
+        after.append(copy.deepcopy(value))
+        if isinstance(value, np.ndarray):
+            value[...] = 77
+        if isinstance(heard, str):
+            break
+    later = [{int(r): heard[r] for r in heard} if isinstance(heard, dict) else heard for heard in results]
+    return found, later, after, kept, took
 
 
 def agree_often(place, proposals, patience):
@@ -75,10 +105,8 @@ def agree_often(place, proposals, patience):
             self.last = value
             super().send(dest, topic, key, value)
 
-    comm = group_of(place)
-    marks, mail, found, took, began = Messenger(comm), Recorder(comm), [], 0.0, time.monotonic()
+    mail, found, took, began = Recorder(group_of(place)), [], 0.0, time.monotonic()
     for step, proposal in enumerate(proposals):
-        marks.send(marks.rank, "mark", step)
         for other, number in itertools.product(range(mail.size), (0, 1)):  # of rounds that are over
             if other != mail.rank:
                 mail.keep(Message(other, "round", (step, number), OLD_VALUE))
@@ -111,16 +139,25 @@ def snapshot(replica):
     }
 
 
-def train_on(settings, steps, deadline, patience, linger):
-    """Train until `steps` outer steps are done; return for each turn the step, the state, who was in, the next step, and the state then."""
-    from course_lib.collectives import Communicator, Messenger
+def train_on(key, settings, steps, deadline, patience, linger):
+    """Train until `steps` outer steps are done, as rank `key` of all; see `train`."""
+    from course_lib.collectives import Communicator
 
-    comm = Communicator()
-    marks, mail, found = Messenger(comm), Messenger(comm), []
+    return train(Communicator().Split(color=0, key=key), settings, steps, deadline, patience, linger)
+
+
+def train(comm, settings, steps, deadline, patience, linger):
+    """Train until `steps` outer steps are done.
+
+    Returns for each turn the step, the state, who was in, the next step, and the state then; the last one has two of these if it ended
+    with a TimeoutError.
+    """
+    from course_lib.collectives import Messenger
+
+    mail, found = Messenger(comm), []
     replica = build_replica(comm.Get_rank(), comm.Get_size(), **settings)
     trainer = student("FaultTolerantDiLoCo")(replica, mail, deadline, patience)
     while trainer.step < steps and len(found) < 4 * steps:
-        marks.send(marks.rank, "mark", len(found))
         found.append([int(trainer.step), snapshot(replica)])
         replica.inner_steps()
         try:
@@ -131,3 +168,46 @@ def train_on(settings, steps, deadline, patience, linger):
     for _ in mail.listen("nothing", linger):
         pass
     return found
+
+
+def train_virtually(cases, steps, seed, deadline, patience, linger):
+    """Train on virtual ranks, of which some are silent from the first round on; see `train`."""
+    found = []
+    for case in cases:
+        each = [case["settings"] | {"seed": own} for own in case["seeds"]]
+
+        def trained(comm, rank, each=each):
+            return train(comm, each[rank], steps, deadline, patience, linger)
+
+        outcomes = run_virtually(len(each), trained, seed, _silences(case["silent"]))
+        found.append([outcome[0] for outcome in outcomes])
+    return found
+
+
+def agree_virtually(cases, seed, patience):
+    """Call `agree` once on each of some virtual ranks, of which some are silent from the first round on; return the answers."""
+    from course_lib.collectives import Messenger
+
+    found = []
+    for case in cases:
+
+        def agreed(comm, rank, proposals=case["proposals"]):
+            try:
+                return student("agree")(Messenger(comm), 0, tuple(proposals[rank]), patience)
+            except TimeoutError:
+                return "TimeoutError"
+
+        outcomes = run_virtually(len(case["proposals"]), agreed, seed, _silences(case["silent"]))
+        found.append([outcome[0] for outcome in outcomes])
+    return found
+
+
+def _silences(ranks):
+    """Return a function that plans an endless silence of these ranks."""
+
+    def plan(network):
+        network.plan_rounds_only("join")
+        for rank in ranks:
+            network.plan_silence(rank, LONG, round=(0, 0))
+
+    return plan

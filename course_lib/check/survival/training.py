@@ -1,7 +1,8 @@
 """Check of part 37's `FaultTolerantDiLoCo`: each rank's turns against the same training in one process.
 
 What ranks return is checked turn by turn: a turn that counted must end where the mean of exactly the agreed differences leads to, each of
-which is computed here from that rank's state at the start of its turn; and a rank that copied must have a peer's state, bit for bit.
+which is computed here from that rank's state at the start of its turn; and a rank that copied must have a peer's state, bit for bit. Which
+differences may and must count is what the broker has delivered.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ import numpy as np
 
 from course_lib.autograd import SGD
 from course_lib.check.groups import GroupCheck
-from course_lib.check.survival.on_ranks import Weights, build_replica, snapshot, train_on
+from course_lib.check.survival import contract
+from course_lib.check.survival.on_ranks import Weights, build_replica, snapshot, train_on, train_virtually
+from course_lib.check.survival.rounds import NEVER, Rounds, last_round
 from course_lib.replica import Replica
 
 ALL = (0, 1, 2, 3)
 LONG = 1e4  # virtual seconds
-RTOL = 1e-9
+TIMES = dict(deadline=1.0, patience=20.0, linger=30.0)  # virtual seconds
+# By rank that runs them all: numbers of virtual ranks, and how many of these are silent.
+MANY_RANKS = ((1, 0), (2, 0), (5, 1), (5, 2)), ((3, 0), (6, 1), (6, 2)), ((7, 2), (7, 3)), ((17, 5),)
+RTOL = {"float64": 1e-12, "float32": 1e-6}
+MANY_INPUTS = 100  # times as many where bytes are counted, next to which other messages are short
 ENDLESS = "outer_step goes on without an end", "a rank that asks for a state again and again, although nobody answers; or a loop in agree"
 NOT_TRAINED = "a rank that copies a state and goes on in the same call, or sends a difference of an earlier step"
 NOT_LOOKED = "a rank that does not look whether the others are in a later step already"
 LIMIT = 10.0  # seconds of a run, which takes a tenth of one
-Silences = dict[int, list[tuple[float, int, int]]]  # by rank: seconds, after how many messages, in which turn from 1
+Silences = dict[int, list[tuple[float, int, int]]]  # by rank: seconds, after how many messages (see `last_round`), in which step
 
 
 class SurvivalCheck(GroupCheck):
@@ -37,39 +44,71 @@ class SurvivalCheck(GroupCheck):
         """Check a run in which nobody is silent."""
         return self._run("all ranks there", {}, steps=4, seconds=0.0)
 
+    def many_inputs(self) -> SurvivalCheck:
+        """Check what ranks send when nobody is silent, for a model next to which other messages are short."""
+        return self._run("all ranks there, a large model", {}, steps=3, seconds=0.0, inputs=MANY_INPUTS)
+
+    def shuffled(self) -> SurvivalCheck:
+        """Check ranks in another order, with float32 and a matrix of one column."""
+        case = "all ranks there, in another order, float32, one hidden unit"
+        return self._run(case, {}, steps=3, seconds=0.0, dtype="float32", hidden=1, order=self.groups(4)[0])
+
+    def many_ranks(self) -> SurvivalCheck:
+        """Check other numbers of virtual ranks, with as many silent ones as the others can do without, and with one more."""
+        drawn, arguments = [], []
+        for cases in MANY_RANKS:
+            given = []
+            for size, away in cases:
+                self._draw(size=size)
+                silent = sorted(self.random.permutation(size)[:away].tolist())
+                drawn.append((silent, self._settings, self._seeds, self._all))
+                given.append(dict(silent=silent, settings=self._settings, seeds=self._seeds))
+            arguments.append(dict(cases=given, steps=2, seed=int(self.random.integers(1 << 30)), **TIMES))
+        answers = self.call(train_virtually, arguments, explain={"TimeLimit": ENDLESS}, show=self.show, limit=LIMIT)
+        for (silent, *model), found in zip(drawn, itertools.chain(*answers), strict=True):
+            self._settings, self._seeds, self._all = model
+            size, others = len(self._all), sorted(set(self._all) - set(silent))
+            self.case, self._nobody = f"{size} ranks, ranks {silent} silent" if silent else f"{size} ranks", False
+            stuck = len(others) < 2 * size // 3 + 1
+            self._check(found, 2, [] if stuck else others)
+            for r in others:
+                self._ends(r, found[r][-1][3] if len(found[r][-1]) > 2 else found[r][-1][0], 2, stuck, not stuck)
+        self.covers("many ranks", "group sizes")
+        return self
+
     def silent(self, rank: int) -> SurvivalCheck:
         """Check a run in which one rank is silent for several steps."""
         home = set(ALL) if self.ranks.isolated else None
-        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 3)]}, steps=10, home=home, without=rank)
+        return self._run(f"rank {rank} silent for a while", {rank: [(0.9, 2, 2)]}, steps=10, home=home, without=rank)
 
     def different_sets(self, first: int, second: int) -> SurvivalCheck:
         """Check a step in which one rank alone hears a smaller set of another one, which then lacks a difference that counts."""
-        plan = {first: [(0.6, 4, 1)], second: [(0.6, 2, 1)]}
+        plan = {first: [(0.6, 4, 0)], second: [(0.6, 2, 0)]}
         return self._run(f"rank {second} silent in the exchange, and rank {first} after it", plan, steps=2, deadline=0.4)
 
     def half(self, *pair: int) -> SurvivalCheck:
         """Check that two ranks do not go on while two are silent."""
-        plan = {r: [(1.5, 0, 1)] for r in pair}
+        plan = {r: [(1.5, 0, 0)] for r in pair}
         return self._run(f"ranks {pair} silent for longer than the patience", plan, steps=2, stuck=set(ALL), patience=0.5)
 
     # Hidden.
 
     def survivors(self) -> SurvivalCheck:
         """Check those who are never silent, whatever happens to the others."""
-        self.undisturbed()
+        self.undisturbed().many_inputs().shuffled().many_ranks()
         for pair in ((0, 1), (2, 3)) if self.ranks.isolated else ():  # each rank lacks a difference, and all hear all sets
             self.ranks.isolated.broker.coordinator.network.plan_partition([{pair[0]}, {pair[1]}], 1.5)
-        self._run("differences of which each is missing on a rank", {r: [(1.0, 3, 1)] for r in ALL}, steps=2, home=set(ALL), nobody=True)
+        self._run("differences of which each is missing on a rank", {r: [(1.0, 3, 0)] for r in ALL}, steps=2, home=set(ALL), nobody=True)
         case = "rank 0 with all differences, and a set without one that counts"
-        self._run(case, {1: [(0.3, 4, 1)]}, steps=3, cut=([{1}, {2}], 1.2), stays={0})
+        self._run(case, {1: [(0.3, 4, 0)]}, steps=3, cut=([{1}, {2}], 1.2), stays={0})
         case = "ranks 0 and 3 in round 1 of step 1 when rank 1 comes back to it"
-        self._run(case, {1: [(1.3, 9, 1)], 2: [(LONG, 3, 2)]}, steps=3, home={0, 1, 3})
+        self._run(case, {1: [(1.3, 9, 0)], 2: [(LONG, 3, 1)]}, steps=3, home={0, 1, 3})
         for r in ALL:
-            self._run(f"rank {r} silent from step 1 on", {r: [(LONG, 0, 2)]}, steps=3)
+            self._run(f"rank {r} silent from step 1 on", {r: [(LONG, 0, 1)]}, steps=3)
             for after in self._places(r) + ((1, 2) if r % 2 == 0 else ()):
-                self._run(f"rank {r} silent in step 1, after {after} messages", {r: [(2.5, after, 2)]}, steps=4)
+                self._run(f"rank {r} silent in step 1, after {after} messages", {r: [(2.5, after, 1)]}, steps=4)
         for pair, after in zip(itertools.combinations(ALL, 2), (1, 4, 8, 2, 5, 0), strict=True):
-            self._run(f"ranks {pair} silent in step 1", {r: [(5.5, after, 2)] for r in pair}, steps=3)
+            self._run(f"ranks {pair} silent in step 1", {r: [(5.5, after, 1)] for r in pair}, steps=3)
             sides = [set(pair), set(ALL) - set(pair)]
             self._run(f"ranks {pair} cut off", {}, steps=2, cut=(sides, LONG), stuck=set(ALL))
             self._run(f"ranks {pair} cut off for a while", {}, steps=3, cut=(sides, 5.5))
@@ -80,34 +119,38 @@ class SurvivalCheck(GroupCheck):
                 cut=([{pair[0]}, {pair[1]}], LONG),
                 home=set(ALL) - set(pair),
             )
+        self.covers("dtypes", "sizes", "group order", "repetition", "same ranks twice")
         return self
 
     def returns(self) -> SurvivalCheck:
         """Check those who come back: from each place in a step, twice, right after joining, and while another rank falls silent."""
         for r in ALL:
             for after in self._places(r):
-                self._run(f"rank {r} silent, after {after} messages", {r: [(3.7, after, 2)]}, steps=7, home=set(ALL), copies={r})
-            self._run(f"rank {r} silent twice", {r: [(3.7, 1, 2), (4.3, 0, 4)]}, steps=12, home=set(ALL))
-            plan = {r: [(3.7, 0, 2), (4.3, r, 4)]}
+                self._run(f"rank {r} silent, after {after} messages", {r: [(3.7, after, 1)]}, steps=7, home=set(ALL), copies={r})
+            self._run(f"rank {r} silent twice", {r: [(3.7, 1, 1), (4.3, 2, 7)]}, steps=13, home=set(ALL))
+            plan = {r: [(3.7, 0, 1), (4.3, r, 2)]}  # the first round in which it takes part again
             self._run(f"rank {r} silent again right after it has joined", plan, steps=11, home=set(ALL))
             late = [{r}, set(ALL) - {r}], 4.2, 3.7
-            self._run(f"rank {r} back, and its answers half a deadline late", {r: [(3.7, 1, 2)]}, steps=8, home=set(ALL), cut=late)
+            self._run(f"rank {r} back, and its answers half a deadline late", {r: [(3.7, 1, 1)]}, steps=8, home=set(ALL), cut=late)
             for other in set(ALL) - {r}:  # each: it may be the one that is asked for its state
-                plan = {r: [(3.7, 1, 2)], other: [(6.3, (0, 13, 2, 1)[r], 5)]}
-                self._run(f"rank {other} silent when rank {r} comes back", plan, steps=9, home=set(ALL))
-        for r, other in ((0, 2), (3, 1)):
+                plan, case = {r: [(3.7, 1, 1)]}, f"rank {other} silent when rank {r} comes back"
+                if r % 2:
+                    self._run(case, plan, steps=9, home=set(ALL), later={other: (6.3, 3.7)})
+                else:
+                    self._run(case, plan | {other: [(6.3, r, 4)]}, steps=9, home=set(ALL))
+        for r, other, steps in ((0, 2, 4), (3, 1, 1)):
             case = f"rank {r} without the difference of rank {other}, which counts"
-            self._run(case, {r: [(0.3, 3, 1)]}, steps=4, home=set(ALL), cut=([{r}, {other}], 1.2))
+            self._run(case, {r: [(0.3, 3, 0)]}, steps=steps, home=set(ALL), cut=([{r}, {other}], 1.2))
         for asked in (0, 2, 3):
-            plan, pair = {1: [(1.5, 9, 1)]}, {0, 2, 3} - {asked}
+            plan, pair = {1: [(1.5, 9, 0)]}, {0, 2, 3} - {asked}
             case = f"rank 1 behind, and rank {asked} still in the same step"
-            plan |= {r: [(0.2, 6, 2)] for r in pair}
+            plan |= {r: [(0.2, 6, 1)] for r in pair}
             self._run(case, plan, steps=6, home=set(ALL), cut=([{asked}, pair], 3.0, 1.1))
         late = [{2}, {0, 1, 3}], 7.2, 3.7
-        self._run("rank 2 back, and all answers 3.5 deadlines late", {2: [(3.7, 1, 2)]}, steps=12, home=set(ALL), cut=late)
-        self._run("rank 2 back, and no answers", {2: [(3.7, 1, 2)]}, steps=8, cut=(late[0], LONG, 3.7))
+        self._run("rank 2 back, and all answers 3.5 deadlines late", {2: [(3.7, 1, 1)]}, steps=12, home=set(ALL), cut=late)
+        self._run("rank 2 back, and no answers", {2: [(3.7, 1, 1)]}, steps=8, cut=(late[0], LONG, 3.7))
         for pair in ((0, 1), (2, 0), (3, 2), (1, 3)):
-            plan = {pair[0]: [(5.5, 2, 2)], pair[1]: [(7.5, 1, 3)]}
+            plan = {pair[0]: [(5.5, 2, 1)], pair[1]: [(7.5, 1, 2)]}
             self._run(f"ranks {pair} silent, one after the other", plan, steps=8, home=set(ALL))
         return self
 
@@ -134,6 +177,9 @@ class SurvivalCheck(GroupCheck):
         deadline: float = 0.2,
         stays: set[int] | None = None,
         nobody: bool = False,
+        later: dict[int, tuple[float, float]] | None = None,
+        order: list[int] | None = None,
+        **model: object,
     ) -> SurvivalCheck:
         """Train on the ranks, and check every turn.
 
@@ -157,29 +203,62 @@ class SurvivalCheck(GroupCheck):
             Ranks that must copy nothing.
         nobody : bool
             Whether no difference counts in step 0.
+        later : dict of int to (float, float)
+            Ranks that fall silent for so many seconds, with what they send first after a time.
+        order : list of int
+            The ranks, in the order in which they are numbered; only without silences.
         """
-        self.case, self._nobody, isolated = case, nobody, self.ranks.isolated
-        self._draw(silent)
+        self.case, self._nobody, isolated, later = case, nobody, self.ranks.isolated, later or {}
+        order = order or list(ALL)
+        self._draw(**model)
+        self._plan(silent, later)
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
-        times = dict(deadline=1.0, patience=20.0, linger=30.0) if isolated else dict(deadline=deadline, patience=patience, linger=0.7)
-        arguments = [dict(settings=self._settings | dict(seed=seed), steps=steps, **times) for seed in self._seeds]
-        found = self.call(train_on, arguments, explain={"TimeLimit": ENDLESS}, show=self.show, limit=LIMIT)
+        times = TIMES if isolated else dict(deadline=deadline, patience=patience, linger=0.7)
+        found, began = self._train(order, steps, times), set(silent)
+        silent = silent | {r: [(seconds, 0, 0)] for r, (seconds, _) in later.items()}
         if isolated and not cut:
-            longest = max((length for plan in silent.values() for length, *_ in plan), default=0.0) if len(silent) > 1 else 0.0
-            self._in_time(set(ALL) - set(silent), times["linger"] + (steps + longest if seconds is None else seconds))
+            self._ends_in_time(silent, times["linger"], steps, seconds)
         copied = {r for r, turns in enumerate(found) if any(len(turn) > 2 and turn[2] is None for turn in turns)}
         self._check(found, steps, ALL if home == set(ALL) or not isolated else sorted(set(ALL) - set(silent) - copied))
-        if stuck_with := copied & (stays or set()):
-            cause = "a comparison with what it has proposed, instead of the differences that it has"
-            self.fail(f"rank {min(stuck_with)} has all differences that count, and copies a state", cause)
-        for r in copied if isolated else ():
-            for turn in (turn for turn in found[r] if len(turn) > 2 and turn[2] is None):
-                self._ahead(r, turn)
+        self._stays(copied & (stays or set()))
+        if isolated:
+            self._copies_ahead(copied, found)
+            rounds = Rounds(isolated.broker.coordinator.network, order)
+            self._broker_saw(rounds, found, steps if model.get("inputs", 1) > 1 else 0)
+            rounds.check(self, began)
         if without is not None:
             self._goes_on(without, found)
         self._places_in_the_end(found, steps, silent, (home, stuck or set(), copies or set()), alone=not cut)
         return self
+
+    def _train(self, order: list[int], steps: int, times: dict) -> list:
+        """Train on the ranks; return what each has done, in this order of the ranks."""
+        given = []
+        for r in ALL:
+            place = order.index(r)
+            settings = self._settings | dict(seed=self._seeds[place])
+            given.append(dict(key=place, settings=settings, steps=steps, **times))
+        answers = self.call(train_on, given, explain={"TimeLimit": ENDLESS}, show=self.show, limit=LIMIT)
+        return [answers[r] for r in order]
+
+    def _ends_in_time(self, silent: Silences, linger: float, steps: int, seconds: float | None) -> None:
+        """Check that ranks that are never silent end when they may; see `_run`."""
+        most = steps + _longest(silent) if seconds is None else seconds
+        self._in_time(set(ALL) - set(silent), linger + most)
+
+    def _stays(self, copied: set[int]) -> None:
+        """Fail if there are any of these ranks, which have copied a state although they need none."""
+        if copied:
+            cause = "a comparison with what it has proposed, instead of the differences that it has"
+            self.fail(f"rank {min(copied)} has all differences that count, and copies a state", cause)
+
+    def _copies_ahead(self, copied: set[int], found: list) -> None:
+        """Check each turn in which one of these ranks has copied a state."""
+        for r in copied:
+            for turn in found[r]:
+                if len(turn) > 2 and turn[2] is None:
+                    self._ahead(r, turn)
 
     def _places_in_the_end(self, found: list, steps: int, silent: Silences, how: tuple, *, alone: bool) -> None:
         """Check how far each rank has come; `how`: see `home`, `stuck` and `copies` of `_run`."""
@@ -193,26 +272,68 @@ class SurvivalCheck(GroupCheck):
             if isolated and r not in silent and alone and len(silent) < 2:  # with two, a rank may have to copy a difference that counts
                 self._in_all(r, found[r])
 
-    def _draw(self, silent: Silences) -> None:
-        """Draw a model and samples, and plan the silences."""
-        isolated = self.ranks.isolated
-        inputs, hidden, classes = self.sizes(3, 3, 7)
-        shapes = (inputs, hidden), (hidden,), (hidden, classes), (classes,)
+    def _draw(self, *, inputs: int = 1, hidden: int | None = None, dtype: str = "float64", size: int = 4) -> None:
+        """Draw a model and samples for `size` ranks; `inputs`: how many times as many there are."""
+        few, columns, classes = self.sizes(3, 3, 7)
+        features, columns = inputs * few, hidden or columns
+        shapes = (features, columns), (columns,), (columns, classes), (classes,)
         count = self.sizes(1, 50, 70)[0]
         self._settings = dict(
-            weights=[self.random.standard_normal(shape) for shape in shapes],
-            x=self.random.standard_normal((count, inputs)),
+            weights=[self.random.standard_normal(shape).astype(dtype) for shape in shapes],
+            x=self.random.standard_normal((count, features)).astype(dtype),
             y=self.random.integers(classes, size=count),
             every=2,
             batch=3,
         )
-        self._seeds = [int(seed) for seed in self.random.integers(1 << 62, size=4)]  # no rank knows another one's
+        self._rtol, self._all = RTOL[dtype], tuple(range(size))
+        self._seeds = [int(seed) for seed in self.random.integers(1 << 62, size=size)]  # no rank knows another one's
+
+    def _plan(self, silent: Silences, later: dict[int, tuple[float, float]]) -> None:
+        """Plan the silences, and that only messages of rounds arrive, and answers to a "join"."""
+        isolated = self.ranks.isolated
         for r, plan in silent.items():
-            for length, after, turn in plan:
+            for seconds, after, step in plan:
+                number, through = last_round(r, after)
                 if isolated:
-                    isolated.broker.coordinator.network.plan_silence(r, length, after, turn)
+                    isolated.broker.coordinator.network.plan_silence(r, seconds, round=(step, number), through=through)
                 else:
-                    self.ranks.silence(r, length, 2 + turn + 12 * (turn - 1) + after)
+                    self.ranks.silence(r, seconds, 2 + 12 * step + after)  # the check's messenger, and its group
+        for r, (seconds, since) in later.items():
+            isolated.broker.coordinator.network.plan_silence(r, seconds, since=since)
+        if isolated:
+            isolated.broker.coordinator.network.plan_rounds_only("join")
+
+    def _broker_saw(self, rounds: Rounds, found: list, steps: int) -> None:
+        """Check by the broker's log which differences may and must count, who has asked for a state, and what so many steps send."""
+        nbytes = sum(w.nbytes for w in self._settings["weights"])
+        for r, turns in enumerate(found):
+            done = [turn for turn in turns if len(turn) > 2]
+            for step, _, who, *_ in done:
+                arrived = rounds.received(r, (step, 0))
+                ends = rounds.next_place(r, (step, NEVER))
+                for k in who if isinstance(who, tuple) else ():
+                    if k != r and (k not in arrived or arrived[k][0] > ends or arrived[k][1].nbytes < nbytes):
+                        cause = "differences that are sent otherwise than in round (step, 0), or not all of them"
+                        self.fail(f"rank {k} counts in step {step} on rank {r}, to which its differences have not come", cause)
+                if isinstance(who, tuple) and (left_out := self._must_count(rounds, step) - set(who)):
+                    cause = "a proposal that is not all that is in every set that is heard, or a set without a rank that was heard"
+                    self.fail(f"the differences of rank {min(left_out)} come to all in step {step}, and do not count", cause)
+            asks = any(event.what == "sends" and event.rank == r and event.topic == "join" for event in rounds.log)
+            if asks and len(done) == len(turns) and all(who is not None for _, _, who, *_ in done):
+                self.fail(f"rank {r} asks for a state, and copies none", "a question in every step", limit=contract.REQUESTS)
+            if steps:
+                others = len(ALL) - 1
+                most = steps * (others * nbytes + contract.STEP_BYTES.number) + rounds.bytes_to_itself(r)
+                cause = "differences that are sent more than once, or states that nobody has asked for"
+                self.sent(rounds.traffic(self.ranks, r), most, name=f"{steps} steps", rank=r, cause=cause, limit=contract.STEP_BYTES)
+
+    @staticmethod
+    def _must_count(rounds: Rounds, step: int) -> set[int]:
+        """Return whose differences in a step have come to all ranks before they send the set of those that they have."""
+        sets = {r: rounds.sends(r, (step, 1)) for r in ALL}
+        heard = {r: rounds.received(r, (step, 0)) for r in ALL}
+        begins = {r: sent[0][0] for r, sent in sets.items() if sent}
+        return {k for k in ALL if all(r == k or (k in heard[r] and heard[r][k][0] < place) for r, place in begins.items())}
 
     def _goes_on(self, silent: int, found: list) -> None:
         """Check that the others complete steps without a silent rank, by who counted."""
@@ -254,7 +375,7 @@ class SurvivalCheck(GroupCheck):
     def _check(self, found: list, steps: int, checked: Sequence[int]) -> None:
         """Check all turns of the `checked` ranks."""
         self._checked = checked
-        self._starts: list[dict[int, dict]] = [{} for _ in ALL]  # by rank and step: the state
+        self._starts: list[dict[int, dict]] = [{} for _ in self._all]  # by rank and step: the state
         self._after: dict[tuple[int, int], tuple] = {}  # by rank and step: the difference, and the replica after its own steps
         self._old: dict[tuple[int, int], list] = {}  # by rank and step: the weights before it copied the state of this step
         decided: dict[int, tuple] = {}
@@ -287,10 +408,10 @@ class SurvivalCheck(GroupCheck):
 
     def _replica(self, r: int) -> Replica:
         """Return a rank's replica as it was at the beginning."""
-        return build_replica(r, 4, seed=self._seeds[r], **self._settings)
+        return build_replica(r, len(self._all), seed=self._seeds[r], **self._settings)
 
     def _who(self, who: object, r: int, step: int) -> tuple[int, ...]:
-        fits = isinstance(who, tuple) and all(type(k) is int and k in ALL for k in who)
+        fits = isinstance(who, tuple) and all(type(k) is int and k in self._all for k in who)
         if not fits or list(who) != sorted(set(who)) or (not who and not (self._nobody and step == 0)):
             said = f"outer_step returns {who!r} on rank {r} in step {step}; expected a tuple of ranks in ascending order, or None"
             self.fail(said, "another value after a copy, or a list")
@@ -306,7 +427,7 @@ class SurvivalCheck(GroupCheck):
             for p, weight in zip(replica.model.parameters(), start["weights"], strict=True):
                 p.data[...] = weight
             replica.inner.state = {int(i): (t, m.copy(), v.copy()) for i, (t, m, v) in start["inner"].items()}
-            replica.position = step * 4 * replica.every * replica.batch
+            replica.position = step * len(self._all) * replica.every * replica.batch
             replica.random.bit_generator.state = ast.literal_eval(start["random"][:1000])
             replica.inner_steps()
             state = snapshot(replica)
@@ -327,13 +448,14 @@ class SurvivalCheck(GroupCheck):
         for i, p in enumerate(model.parameters()):
             name = f"parameter {i} after step {step}"
             known = partial(self._known, (r, step), i, who, start)
-            self.array(after["weights"][i], p.data, name=name, rank=r, rtol=RTOL, scale=4.0, cause=cause, instead=known)
+            self.array(after["weights"][i], p.data, name=name, rank=r, rtol=self._rtol, scale=4.0, cause=cause, instead=known)
             want = outer.velocity[i]
             velocity = after["outer"].get(str(i))
             if velocity is None:
                 cause = "a turn without an outer step; with no differences, too, it is due, with a gradient of zero"
                 self.fail(f"the outer optimizer has no velocity after step {step} on rank {r}", cause)
-            self.array(velocity, want, name=f"velocity {i} after step {step}", rank=r, rtol=RTOL, scale=4.0, cause="an outer optimizer")
+            name = f"velocity {i} after step {step}"
+            self.array(velocity, want, name=name, rank=r, rtol=self._rtol, scale=4.0, cause="an outer optimizer")
         own = self._trained(r, step)[1]
         if after["position"] != own["position"]:
             cause = "a rank that has come back and goes on from its own old position: samples are trained twice"
@@ -371,8 +493,8 @@ class SurvivalCheck(GroupCheck):
             old = [self._old.get((k, step), start["weights"])[i] - self._trained(k, step)[1]["weights"][i] for k in who]
             result = outer(self._old.get(turn, start["weights"])[i], _mean(old, begin))
             known["the result if a rank that has copied a state takes its difference to the weights that it had before"] = result
-        if 0 < len(differences) < len(ALL):
-            divided = outer(begin, len(differences) / len(ALL) * mean)
+        if 0 < len(differences) < len(self._all):
+            divided = outer(begin, len(differences) / len(self._all) * mean)
             known["the sum of the differences that count, divided by the number of all ranks"] = divided
         return known
 
@@ -385,13 +507,13 @@ class SurvivalCheck(GroupCheck):
     def _copied(self, r: int, turn: list, found: list, steps: int) -> None:
         """Check a turn in which the rank copied a state."""
         next_step, after = turn[3:]
-        choices = [self._starts[k][next_step] for k in ALL if k != r and next_step in self._starts[k]]
+        choices = [self._starts[k][next_step] for k in self._all if k != r and next_step in self._starts[k]]
         if next_step == steps:
             choices += [turns[-1][4] for k, turns in enumerate(found) if k != r and len(turns[-1]) > 2 and turns[-1][3] == steps]
         if not choices:
             self.fail(f"rank {r} goes on with step {next_step}, in which no rank has been", "a step that is not the peer's")
-        for step in {step for k in ALL if k != r for step in self._starts[k]} - {next_step}:
-            if any(not _difference(after, self._starts[k][step]) for k in ALL if k != r and step in self._starts[k]):
+        for step in {step for k in self._all if k != r for step in self._starts[k]} - {next_step}:
+            if any(not _difference(after, self._starts[k][step]) for k in self._all if k != r and step in self._starts[k]):
                 self.fail(
                     f"rank {r} has copied the state of step {step}, and goes on with step {next_step}", "a step that is not the peer's"
                 )
@@ -424,3 +546,10 @@ def _same(a: object, b: object) -> bool:
     if isinstance(b, (list, tuple)):
         return isinstance(a, (list, tuple)) and len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b)
+
+
+def _longest(silent: Silences) -> float:
+    """Return the seconds of the longest silence of several ranks; 0 if at most one is silent."""
+    if len(silent) < 2:
+        return 0.0
+    return max((seconds for plan in silent.values() for seconds, *_ in plan), default=0.0)

@@ -10,6 +10,7 @@ import numpy as np
 from course_lib import traffic
 from course_lib.autograd import Tensor, no_grad
 from course_lib.check.groups import GroupCheck
+from course_lib.check.tensor import contract
 from course_lib.engine.namespace import get_ipython, group_of, student
 
 # The four ways: what a group's ranks hold after an operator, given what they held before; likewise for the gradient in backward.
@@ -43,6 +44,8 @@ NDIM_BY_GROUP_SIZE = {
     3: 2,
     4: 1,
 }  # by group size: all numbers of axes occur, and a transposed gradient has more than one
+SPECIAL_CALL = 1  # which of the calls of `call_twice` has special values
+SPECIAL_CAUSE = "NaN, infinities or subnormal numbers that are turned into other numbers, or a buffer that is kept from another call"
 USUAL_CAUSES = {
     _identity: "an exchange where none is needed",
     _all_reduce: "an all-reduce of the wrong array, or none",
@@ -97,9 +100,13 @@ def backward_alone(grad, first):
 
 
 def call_twice(operator, xs, grads, places):
-    """Run three forward calls, in two groups and again in the first, before their backward calls; also outputs without gradients."""
-    tensors, comms = [Tensor(x, requires_grad=True) for x in xs], [group_of(place) for place in places[:2]]
-    comms.append(comms[0])
+    """Run four forward calls before their backward calls; also outputs without gradients.
+
+    They are in two groups, again in the first, and in a new communicator with the same ranks.
+    """
+    tensors = [Tensor(x, requires_grad=True) for x in xs]
+    comms = [group_of(places[0]), group_of(places[1])]
+    comms += [comms[0], group_of(places[0])]
     outs = [call_operator(operator, t, comm) for t, comm in zip(tensors, comms, strict=True)]
     plain = call_operator(operator, Tensor(xs[0]), comms[0])
     with no_grad():
@@ -116,32 +123,52 @@ class OperatorCheck(GroupCheck):
         """Check an operator in groups of these sizes."""
         for size in sizes:
             self._operator(name, size, np.float32 if size == 2 else np.float64, alone=size == 2)
+            if size == 3:
+                self._operator(name, size, np.float64, alone=False, single=True)
             self._several(name, size)
+        self.covers("dtypes", "special values", "layouts", "sizes", "group order", "group sizes", "repetition")
+        self.covers("same ranks twice", "arguments", "results")
         return self
 
-    def _draw(self, way, groups: list[list[int]], shape: tuple, dtype: type) -> list:
-        """Draw each rank's array for one of the four ways."""
+    def _draw(self, way, groups: list[list[int]], shape: tuple, dtype: type, special: bool = False) -> list:
+        """Draw each rank's array for one of the four ways.
+
+        If `special`, one rank of a group has special values, and the others zeros where they are
+        added up, so that the sum is exact.
+        """
         found: list = [None] * 4
         for group in groups:
             dims = list(shape)
             if way is _reduce_scatter:  # all positions of the group
                 dims[1] *= len(group)
             drawn = [self.random.standard_normal(dims).astype(dtype) for _ in group]
+            if special:
+                drawn = [self.special(*dims, dtype=dtype) for _ in group]
+                for array in drawn[1:] if way in (_all_reduce, _reduce_scatter) else []:
+                    array[...] = 0
             for r, array in zip(group, drawn, strict=True):
                 found[r] = drawn[0].copy() if way is _identity else array  # replicated
         return found
 
-    def _case(self, name: str, groups: list[list[int]], dtype: type) -> tuple[list, list]:
-        """Draw arrays for forward and for backward."""
-        positions = _all_gather in OPERATOR_RULES[name]
-        shape = tuple(self.sizes(3 if positions else NDIM_BY_GROUP_SIZE[len(groups[0])], 2, 7))
+    def _case(self, name: str, groups: list[list[int]], dtype: type, single: bool) -> tuple[list, list]:
+        """Draw arrays for forward and for backward; `single`: of one element for each rank."""
+        ndim = 3 if _all_gather in OPERATOR_RULES[name] else NDIM_BY_GROUP_SIZE[len(groups[0])]
+        shape = tuple(self.sizes(ndim, 2, 7))
+        if single:
+            shape = (1,) * ndim
+        elif len(groups[0]) == 2:  # an exchange for each row is more than the calls that are allowed
+            shape = tuple(length + int(contract.CALLS[name].number) for length in shape)
         self.case = f"{self.describe_groups(groups, dtype)}, {'x'.join(map(str, shape))} numbers per rank"
         return tuple(self._draw(way, groups, shape, dtype) for way in OPERATOR_RULES[name])
 
-    def _operator(self, name: str, size: int, dtype: type, alone: bool) -> None:
+    def _operator(self, name: str, size: int, dtype: type, alone: bool, single: bool = False) -> None:
         groups = self.groups(size)
-        xs, grads = self._case(name, groups, dtype)
+        xs, grads = self._case(name, groups, dtype, single)
         forth, back = OPERATOR_RULES[name]
+        for group in groups if single else ():  # all ranks make a call, also one that has nothing to add
+            for way, arrays in ((forth, xs), (back, grads)):
+                if way in (_all_reduce, _reduce_scatter):
+                    arrays[group[0]][...] = 0
         rtol = 1e-12 if dtype is np.float64 else 1e-5
         beside = [self.random.standard_normal(x.shape).astype(dtype) for x in xs]
         calling = groups[:1] if alone else groups
@@ -154,7 +181,7 @@ class OperatorCheck(GroupCheck):
         answers = self.ranks.call(forward, given, show=self.show)
         for group in calling:
             self._compare([answers[r][0] for r in group], [xs[r] for r in group], forth, group, f"the output of {name}", rtol)
-            self._sent(group, forth, [xs[r] for r in group], f"{name}, forward,")
+            self._sent(group, forth, [xs[r] for r in group], name, "forward")
             for r in group:
                 self.array(answers[r][1], xs[r], name="the input, after the call,", rank=r, cause="an in-place collective")
         keys = [key for _, key in self.colors_and_keys(groups)]
@@ -168,7 +195,7 @@ class OperatorCheck(GroupCheck):
             name_ = f"the gradient of {name}'s input, which is also used elsewhere,"
             mine = [beside[r] for r in group]
             self._compare([answers[r][0] for r in group], [grads[r] for r in group], back, group, name_, rtol, mine)
-            self._sent(group, back, [grads[r] for r in group], f"{name}, backward,")
+            self._sent(group, back, [grads[r] for r in group], name, "backward")
             for r in group:
                 cause = "an in-place collective: others use the same array"
                 self.array(answers[r][1], grads[r], name="the output's gradient, after the call,", rank=r, cause=cause)
@@ -188,14 +215,14 @@ class OperatorCheck(GroupCheck):
             self.call(backward_alone, alone, explain={"Deadlock": said}, show=self.show)
 
     def _several(self, name: str, size: int) -> None:
-        """Check three forward calls, in two groups and again in the first, before the first backward."""
+        """Check four forward calls before the first backward; see `call_twice`."""
         groups = self.groups(size)
-        groupings = [groups, self.regrouped(groups), groups]  # the outputs have the same shape each time
+        groupings = [groups, self.regrouped(groups), groups, groups]  # the outputs have the same shape each time
         forth, back = OPERATOR_RULES[name]
         shape = tuple(self.random.permutation([5, 7, 11]).tolist())  # no group size divides their product
         places = [self.colors_and_keys(groups) for groups in groupings]
-        xs = [self._draw(forth, groups, shape, np.float64) for groups in groupings]
-        grads = [self._draw(back, groups, shape, np.float64) for groups in groupings]
+        xs = [self._draw(forth, groups, shape, np.float64, special=k == SPECIAL_CALL) for k, groups in enumerate(groupings)]
+        grads = [self._draw(back, groups, shape, np.float64, special=k == SPECIAL_CALL) for k, groups in enumerate(groupings)]
         given = [dict(operator=name, xs=[x[r] for x in xs], grads=[g[r] for g in grads], places=[p[r] for p in places]) for r in range(4)]
         answers = self.ranks.call(call_twice, given, show=self.show)
         self.case, most = self.describe_groups(groups, np.float64), np.zeros(4)
@@ -207,23 +234,34 @@ class OperatorCheck(GroupCheck):
                 )
         for r in range(4):
             self.requests_completed(self.ranks.unended[r], r)
-            self.sent(self.ranks.traffic[r], most[r], name=f"{name}, several times,", rank=r, cause="one exchange too many")
+            self.sent(
+                self.ranks.traffic[r],
+                most[r],
+                name=f"{name}, several times,",
+                rank=r,
+                cause="one exchange too many",
+                limit=contract.BYTES[name],
+            )
         for k, groups in enumerate(groupings):
-            place = ("the first", "the second", "the third")[k]
-            self.case = f"{self.describe_groups(groups, np.float64)}, as {place} of three calls before three backwards"
+            place = ("the first", "the second", "the third", "the fourth")[k]
+            self.case = f"{self.describe_groups(groups, np.float64)}, as {place} of four calls before four backwards"
+            special = k == SPECIAL_CALL
+            how = {"rtol": 0.0 if special else 1e-12, "cause": SPECIAL_CAUSE if special else ""}
             for group in groups:
                 before = [xs[k][r] for r in group]
-                self._compare([answers[r][0][k] for r in group], before, forth, group, f"the output of {name}", 1e-12)
-                self._compare(
-                    [answers[r][1][k] for r in group], [grads[k][r] for r in group], back, group, "the gradient of its input", 1e-12
-                )
+                self._compare([answers[r][0][k] for r in group], before, forth, group, f"the output of {name}", **how)
+                incoming = [grads[k][r] for r in group]
+                self._compare([answers[r][1][k] for r in group], incoming, back, group, "the gradient of its input", **how)
                 for i, what in enumerate(("for a tensor without a gradient", "under no_grad()") if not k else ()):
                     self._compare([answers[r][2][i] for r in group], before, forth, group, f"the output {what}", 1e-12)
 
-    def _compare(self, got: list, before: list, way, group: list[int], name: str, rtol: float, beside: list | None = None) -> None:
+    def _compare(
+        self, got: list, before: list, way, group: list[int], name: str, rtol: float, beside: list | None = None, cause: str = ""
+    ) -> None:
         scale = float(np.max(np.sum(np.abs(before), axis=0))) + (3.0 if beside else 0.0)
         for i, (r, want) in enumerate(zip(group, way(before), strict=True)):
-            known = _known_mistakes(way, want, before, i)
+            with np.errstate(over="ignore", invalid="ignore"):
+                known = _known_mistakes(way, want, before, i)
             if beside:
                 known = {what: array + beside[i] for what, array in known.items()}
                 if way is _all_reduce:
@@ -232,11 +270,19 @@ class OperatorCheck(GroupCheck):
                     )
                 want = want + beside[i]
             self.array(
-                got[i], want, name=name, rank=r, rtol=rtol, scale=scale, cause=USUAL_CAUSES[way], instead=known if len(group) > 1 else None
+                got[i],
+                want,
+                name=name,
+                rank=r,
+                rtol=rtol,
+                scale=scale,
+                cause=cause or USUAL_CAUSES[way],
+                instead=known if len(group) > 1 else None,
             )
 
-    def _sent(self, group: list[int], way, arrays: list, name: str) -> None:
-        """Check the bytes sent: nothing, an all-reduce, or half of one."""
+    def _sent(self, group: list[int], way, arrays: list, name: str, when: str) -> None:
+        """Check the calls made and the bytes sent: nothing, an all-reduce, or half of one."""
+        what = f"{name}, {when},"
         for r in group:
             needed = (
                 "nothing is needed there"
@@ -244,7 +290,12 @@ class OperatorCheck(GroupCheck):
                 else f"one {'all-reduce' if way is _all_reduce else 'half of an all-reduce'} is enough"
             )
             most = _needed_bytes(way, len(group), arrays[0])
-            self.sent(self.ranks.traffic[r], most, name=name, rank=r, cause=f"one exchange too many: {needed}")
+            moved = self.ranks.traffic[r]
+            limit = contract.IDENTITY[name] if way is _identity else contract.BYTES[name]
+            self.sent(moved, most, name=what, rank=r, cause=f"one exchange too many: {needed}", limit=limit)
+            limit = contract.IDENTITY[name] if way is _identity else contract.CALLS[name]
+            calls = 0 if way is _identity else int(contract.CALLS[name].number)
+            self.calls(moved, calls, group=group, name=what, rank=r, limit=limit)
 
 
 def _needed_bytes(way, n: int, array: np.ndarray) -> float:

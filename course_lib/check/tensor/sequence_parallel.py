@@ -5,10 +5,14 @@ Functions with a lower-case name and no underscore run on the ranks, `SequencePa
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from course_lib import traffic
 from course_lib.autograd import Module, Parameter
+from course_lib.check.cases.repetition import KEPT
+from course_lib.check.tensor import contract
 from course_lib.check.tensor.block import BlockCheck, reference_block
 from course_lib.engine.namespace import group_of, student
 from course_lib.gpt.model.block import kinds
@@ -19,6 +23,8 @@ LEFT_PARTIAL_CAUSE = (
 )
 # A test module's parameters: the number of dimensions, and the sharded dimension, or None.
 PARAMETER_FORMS = ((2, 1), (2, 0), (1, 0), (1, None), (2, None), (1, None))
+TIMES_CALLED = 3  # in one request, see `call_clip_gradients`
+FIRST_GRADIENT = 3.0  # of all elements in the modules that come before the one that is checked
 
 
 def make_module(data, grads, dims, tied):
@@ -35,6 +41,12 @@ def make_module(data, grads, dims, tied):
     return module
 
 
+def make_first_module(data, grads, dims):
+    """Make a module of the same shapes, for calls before the one that is checked."""
+    ones = {name: None if g is None else np.full_like(g, FIRST_GRADIENT) for name, g in grads.items()}
+    return make_module(data, ones, dims, "")
+
+
 def grads_and_data(module, data):
     """Gradients of the parameters, and the parameters."""
     return {name: getattr(module, name).weight.grad for name in data}, {name: getattr(module, name).weight.data for name in data}
@@ -43,16 +55,22 @@ def grads_and_data(module, data):
 def call_reduce_norm_gradients(data, grads, dims, place, tied=""):
     """Call `reduce_norm_gradients` on a rank: the gradients and parameters afterwards."""
     reduce_norm_gradients = student("reduce_norm_gradients")
-    module = make_module(data, grads, dims, tied)
-    reduce_norm_gradients(module, group_of(place))
-    return grads_and_data(module, data)
+    first, module = make_first_module(data, grads, dims), make_module(data, grads, dims, tied)
+    comm = group_of(place)
+    reduce_norm_gradients(first, group_of(place))
+    reduce_norm_gradients(first, comm)
+    reduce_norm_gradients(module, comm)
+    return *grads_and_data(module, data), grads_and_data(first, data)[0]
 
 
 def call_clip_gradients(data, grads, dims, most, place, tied=""):
     """Call `clip_gradients` on a rank: its result, and the gradients and parameters afterwards."""
     clip_gradients = student("clip_gradients")
-    module = make_module(data, grads, dims, tied)
-    return clip_gradients(module, most, group_of(place)), *grads_and_data(module, data)
+    first, module = make_first_module(data, grads, dims), make_module(data, grads, dims, tied)
+    comm = group_of(place)
+    norms = [clip_gradients(first, math.inf, group_of(place)), clip_gradients(first, math.inf, comm)]
+    norm = clip_gradients(module, most, comm)
+    return norm, *grads_and_data(module, data), grads_and_data(first, data)[0], norms
 
 
 def _tied_name(grads, dims):
@@ -104,7 +122,7 @@ class SequenceParallelCheck(BlockCheck):
         for part, place in zip(parts, self.colors_and_keys(groups), strict=True):
             grads, dims = {name: p.grad for name, p, _ in kinds(part)}, {name: kind.dim for name, _, kind in kinds(part)}
             given.append(dict(data=grads, grads=grads, dims=dims, place=place))
-        return [grads for grads, _ in self.ranks.call(call_reduce_norm_gradients, given, show=self.show)]
+        return [grads for grads, *_ in self.ranks.call(call_reduce_norm_gradients, given, show=self.show)]
 
     def _module(self, n: int, dtype: type, without: bool, only_sharded: bool = False) -> tuple[dict, dict]:
         """Draw whole gradients of a group's module, and the dimensions they are sharded along; names carry no information."""
@@ -117,6 +135,9 @@ class SequenceParallelCheck(BlockCheck):
             if dim is not None:
                 shape[dim] *= n
             whole[name] = self.random.standard_normal(shape).astype(dtype)
+        last_form = names[-1]
+        if dims.get(last_form, 0) is None:
+            whole[last_form] = whole[last_form][:1]  # one element
         for split in (False, True) if without else ():
             whole[next(name for name, dim in dims.items() if (dim is not None) is split)] = None
         return whole, dims
@@ -128,7 +149,12 @@ class SequenceParallelCheck(BlockCheck):
             self._norms(size, dtype, without=size == 3)
             if size == 4:
                 self._norms(size, dtype, without=False, only_sharded=True)
+        self._covers()
         return self
+
+    def _covers(self) -> None:
+        self.covers("dtypes", "sizes", "group order", "group sizes", "repetition", "same ranks twice")
+        self.covers("arguments", "results")
 
     def _norms(self, size: int, dtype: type, without: bool, only_sharded: bool = False) -> None:
         groups, rtol = self.groups(size), 1e-12 if dtype is np.float64 else 1e-5
@@ -143,7 +169,7 @@ class SequenceParallelCheck(BlockCheck):
         answers = self.ranks.call(call_reduce_norm_gradients, given, show=self.show)
         for group in groups:
             for r in group:
-                got, data = answers[r]
+                got, data, firsts = answers[r]
                 for name, dim in given[r]["dims"].items():
                     own = given[r]["grads"][name]
                     mine = [given[k]["grads"][name] for k in group]
@@ -156,10 +182,22 @@ class SequenceParallelCheck(BlockCheck):
                     how = dict(rtol=rtol, scale=float(np.sum(np.abs(mine), axis=0).max()), instead=known if len(group) > 1 else None)
                     kind = "replicated" if dim is None else "sharded"
                     self.array(got[name], total, name=f"the gradient of a {kind} parameter", rank=r, cause=cause, **how)
+                    times = len(group) ** 2 if dim is None else 1
+                    want = np.full_like(own, FIRST_GRADIENT * times)
+                    what = f"the gradient of a {kind} parameter of a module that came before"
+                    self.array(firsts[name], want, name=what, rank=r, cause=KEPT, rtol=rtol)
                 self._untouched(data, given[r]["data"], r)
                 numbers = sum(g.size for n, g in given[r]["grads"].items() if given[r]["dims"][n] is None and g is not None)
-                most = traffic.wire_bytes("Allreduce", len(group), 8 * numbers + 64)
-                self.sent(self.ranks.traffic[r], most, name="reduce_norm_gradients", rank=r, cause="gradients that need no exchange")
+                moved, limit = self.ranks.traffic[r], contract.NORM_BYTES
+                most = TIMES_CALLED * traffic.wire_bytes("Allreduce", len(group), 8 * numbers + int(limit.number))
+                what = f"reduce_norm_gradients, called {TIMES_CALLED} times,"
+                cause = "gradients that need no exchange"
+                self.sent(moved, most, name=what, rank=r, cause=cause, limit=limit)
+                limit = contract.NORM_CALLS
+                count = sum(given[r]["dims"][name] is None and g is not None for name, g in given[r]["grads"].items())
+                # One at least: an answer that joins all of them may also join none.
+                most = TIMES_CALLED * int(limit.number) * max(1, count)
+                self.calls(moved, most, group=group, name=what, rank=r, limit=limit)
 
     def _require_same_none(self, got: object, before: object, r: int) -> None:
         if before is None and got is not None:
@@ -179,6 +217,7 @@ class SequenceParallelCheck(BlockCheck):
             self._clipping(size, float(self.random.uniform(0.2, 0.8)), dtype, without=size == 3)
         self._clipping(2, 1.0, np.float64, without=True, factor=0.0)
         self._clipping(2, 2.0, np.float32, without=False, only_sharded=True)
+        self._covers()
         return self
 
     def _clipping(self, size: int, ratio: float, dtype: type, without: bool, factor: float = 1.0, only_sharded: bool = False) -> None:
@@ -203,7 +242,8 @@ class SequenceParallelCheck(BlockCheck):
                 for_ranks[r] = dict(
                     data=data, grads=own, dims=dims, most=norms[-1] / ratio or 1.0, place=(color, key), tied=_tied_name(own, dims)
                 )
-        for r, (got, after, parameters) in enumerate(self.ranks.call(call_clip_gradients, for_ranks, show=self.show)):
+        answers = self.ranks.call(call_clip_gradients, for_ranks, show=self.show)
+        for r, (got, after, parameters, firsts, first_norms) in enumerate(answers):
             color, own = for_ranks[r]["place"][0], for_ranks[r]["grads"]
             n, norm = len(groups[color]), norms[color]
             mine = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in own.values() if g is not None)))
@@ -223,6 +263,17 @@ class SequenceParallelCheck(BlockCheck):
                     )
                     self.array(after[name], want, name="a gradient, clipped,", rank=r, rtol=max(rtol, 1e-5), cause=cause, instead=known)
             self._untouched(parameters, for_ranks[r]["data"], r)
-            self.sent(
-                self.ranks.traffic[r], 256, name="clip_gradients", rank=r, cause="gradients that are exchanged instead of single numbers"
-            )
+            elements = sum(g.size * (1 if for_ranks[r]["dims"][name] is None else n) for name, g in own.items() if g is not None)
+            first_norm = FIRST_GRADIENT * math.sqrt(elements)
+            self.numbers(first_norms, [first_norm] * 2, name="the norm of another module", rank=r, cause=KEPT, rtol=rtol)
+            for name, before in own.items():
+                if before is not None:
+                    want = np.full_like(before, FIRST_GRADIENT)
+                    self.array(firsts[name], want, name="a gradient of another module", rank=r, cause=KEPT)
+            moved, limit = self.ranks.traffic[r], contract.CLIP_BYTES
+            what = f"clip_gradients, called {TIMES_CALLED} times,"
+            cause = "gradients that are exchanged instead of single numbers"
+            self.sent(moved, TIMES_CALLED * limit.number, name=what, rank=r, cause=cause, limit=limit)
+            limit = contract.CLIP_CALLS
+            most = TIMES_CALLED * int(limit.number)
+            self.calls(moved, most, group=groups[color], name=what, rank=r, limit=limit)

@@ -9,6 +9,8 @@ import numpy as np
 
 from course_lib import traffic
 from course_lib.autograd import Tensor
+from course_lib.check.cases.layouts import CONTIGUOUS, arrange
+from course_lib.check.tensor import contract
 from course_lib.check.tensor.block import BlockCheck, reference_block
 from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import kinds
@@ -20,8 +22,12 @@ NOT_REDUCED_CAUSE = "a backward of copy_to_group that does not sum over the rank
 def call_cross_entropy(cases, place):
     """Compute losses, all before the first backward; for each, return the loss, the logits' gradient, and the arguments afterwards."""
     vocab_parallel_cross_entropy = student("vocab_parallel_cross_entropy")
-    tensors, comm = [Tensor(case["logits"], requires_grad=True) for case in cases], group_of(place)
-    losses = [vocab_parallel_cross_entropy(t, case["labels"], comm) for t, case in zip(tensors, cases, strict=True)]
+    tensors, losses = [], []
+    for case in cases:
+        case["logits"] = arrange(case["logits"], case["layout"])
+        case["labels"] = arrange(case["labels"], case["layout"])
+        tensors.append(Tensor(case["logits"], requires_grad=True))
+        losses.append(vocab_parallel_cross_entropy(tensors[-1], case["labels"], group_of(place)))
     for loss in losses:
         if not isinstance(loss, Tensor) or not loss.requires_grad:
             raise TypeError(f"the loss must be a Tensor made by Tensor.from_operation(data, (logits,), backward); got {loss!r}.")
@@ -88,7 +94,11 @@ class TensorParallelCheck(BlockCheck):
         """
         for size in sizes:
             batches = self.sizes(2, 7, 12) if frugal else [1 if size == 3 else self.sizes(1, 2, 7)[0], self.sizes(1, 2, 7)[0]]
-            self._loss(size, *batches, self.sizes(1, 2, 6)[0], np.float32 if size == 2 and not frugal else np.float64, scale, frugal)
+            dtype = np.float32 if size == 2 and not frugal else np.float64
+            words = 1 if size == 4 and not frugal else self.sizes(1, 2, 6)[0]
+            self._loss(size, *batches, words, dtype, scale, frugal)
+        self.covers("dtypes", "special values", "layouts", "sizes", "group order", "group sizes", "repetition")
+        self.covers("same ranks twice", "arguments", "results")
         return self
 
     def _backward_in_turn(self, groups: list, size: int) -> tuple[list, list]:
@@ -102,25 +112,34 @@ class TensorParallelCheck(BlockCheck):
         grads = [grads[p[1] > 0][r] for r, p in enumerate(self.colors_and_keys(groups))]
         return grads, returned
 
+    def _draw_loss(self, words: int, part: int, shape: tuple[int, int], dtype: type, scale: float, of_one: bool) -> dict:
+        """Draw logits of so many words, `part` of them for each rank, and labels, some of them the first or last of a rank's words.
+
+        With `of_one`, all labels are words of one rank, and all words of another one are masked out.
+        """
+        level = self.random.uniform(-scale, scale, (*shape, 1)) * (300 if scale < 100 else 1)
+        logits = (scale * self.random.standard_normal((*shape, words)) + level).astype(dtype)
+        labels = self.random.integers(0, words, shape)
+        firsts = np.arange(0, words, part)
+        ends = np.concatenate([firsts, firsts + part - 1])
+        some = self.random.permutation(labels.size)[: len(ends)]
+        labels.flat[some] = self.random.permutation(ends)[: len(some)]
+        if of_one:
+            owner = int(self.random.integers(len(firsts)))
+            labels = labels % part + part * owner
+            masked = (owner + 1) % len(firsts)
+            if masked != owner:
+                logits[..., masked * part : (masked + 1) * part] = -np.inf
+        factor = float(self.random.uniform(0.5, 2))
+        return {"logits": logits, "labels": labels, "factor": factor, "layout": CONTIGUOUS[1 + of_one]}
+
     def _loss(self, size: int, batch: int, tokens: int, part: int, dtype: type, scale: float, frugal: bool) -> None:
         groups, numbers, rtol = self.groups(size), batch * tokens, 1e-9 if dtype is np.float64 else 1e-4
         self.case = f"{self.describe_groups(groups, dtype)}, {batch} x {tokens} tokens, {part} words per rank"
-        cases: list[list[dict]] = []
-        for group in groups:
-            both = []
-            for _ in range(1 if frugal else 2):
-                level = self.random.uniform(-scale, scale, (batch, tokens, 1)) * (300 if scale < 100 else 1)
-                logits = (scale * self.random.standard_normal((batch, tokens, len(group) * part)) + level).astype(dtype)
-                labels = self.random.integers(0, len(group) * part, (batch, tokens))
-                ends = np.repeat(np.arange(len(group)) * part, 2) + np.tile(
-                    [0, part - 1], len(group)
-                )  # first and last of each rank's words
-                some = self.random.permutation(numbers)[: len(ends)]
-                labels.flat[some] = self.random.permutation(ends)[: len(some)]
-                if both:  # all words are those of one rank: the others have none of the labels
-                    labels = labels % part + part * int(self.random.integers(len(group)))
-                both.append(dict(logits=logits, labels=labels, factor=float(self.random.uniform(0.5, 2))))
-            cases.append(both)
+        words = [len(group) * part for group in groups]
+        cases = [
+            [self._draw_loss(count, part, (batch, tokens), dtype, scale, bool(k)) for k in range(1 if frugal else 2)] for count in words
+        ]
         given = [
             dict(
                 place=place,
@@ -141,7 +160,8 @@ class TensorParallelCheck(BlockCheck):
                     self.fail(f"the loss on rank {r} must be one number of shape () and dtype {np.dtype(dtype)}; it has {found}")
                 mistakes = {"what it is if the largest logit is not subtracted from z_y": [want - level]}
                 mistakes |= {f"the loss times {n}": [want * n], f"the loss divided by {n}": [want / n]} if n > 1 else {}
-                size = max(1.0, abs(want), float(np.abs(case["logits"]).max()) / (1 if dtype is np.float64 else 100))
+                largest = float(np.abs(case["logits"][np.isfinite(case["logits"])]).max())
+                size = max(1.0, abs(want), largest / (1 if dtype is np.float64 else 100))
                 cause = "a maximum or a sum over this rank's words only, or labels that belong to other ranks"
                 how = dict(rtol=rtol, scale=size, dtype=False, instead={what: np.array(value) for what, value in mistakes.items()})
                 self.array(got.reshape(1), np.array([want]), name="the loss", rank=r, cause=cause, **how)
@@ -156,21 +176,17 @@ class TensorParallelCheck(BlockCheck):
                     "that of the sum, not the mean, over the tokens": right * numbers,
                     "without the loss's own gradient": right / case["factor"],
                 }
-                near = max(
-                    rtol, float(np.finfo(dtype).eps * np.abs(case["logits"]).max())
-                )  # as exactly as this dtype holds the log of the sum
+                near = max(rtol, float(np.finfo(dtype).eps) * largest)  # as exactly as this dtype holds the log of the sum
                 self.array(back, right, name="the gradient of the logits", rank=r, rtol=near, scale=share, cause=cause, instead=known)
             if frugal:
-                most = traffic.wire_bytes("Allreduce", n, (2 * numbers + 16) * 8)
+                most = traffic.wire_bytes("Allreduce", n, (2 * numbers + int(contract.LOSS_NUMBERS.number)) * 8)
                 cause = "a third all-reduce, or gathered logits; one number for the sum of all labels' logits is enough"
-                self.sent(moved[r], most, name="the loss", rank=r, cause=cause)
-                self.sent(
-                    returned[index > 0][r],
-                    0,
-                    name="its backward",
-                    rank=r,
-                    cause="an exchange in backward; forward already computed everything it needs",
-                )
+                self.sent(moved[r], most, name="the loss", rank=r, cause=cause, limit=contract.LOSS_NUMBERS)
+                limit = contract.LOSS_CALLS
+                self.calls(moved[r], int(limit.number), group=groups[color], name="the loss", rank=r, limit=limit)
+                cause = "an exchange in backward; forward already computed everything it needs"
+                limit = contract.LOSS_BACKWARD
+                self.sent(returned[index > 0][r], 0, name="its backward", rank=r, cause=cause, limit=limit)
 
 
 def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray, float]:

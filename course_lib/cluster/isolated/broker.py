@@ -13,8 +13,9 @@ From a rank to the broker:
 Key            Value, and further keys                                    Meaning; payload
 =============  =========================================================  ==============================================================
 ``ready``      the rank                                                   The rank has started up and can take requests; sent once.
-``reply``      number of the request                                      The request is done. Payload: a JSON text, followed by the bytes
-               ``text``: bytes of the JSON text                           of its arrays, see `engine.serialization.parts`.
+``reply``      number of the request                                      The request is done; sent once. Payload: a JSON text in ASCII,
+               ``text``: bytes of the JSON text                           followed by the bytes of its arrays, see
+                                                                          `engine.serialization.parts` and `engine.reply_limits`.
 ``call``       the call's number, unique on this rank                     A collective or a message. Payload: this rank's contribution,
                ``members``: world ranks, in the group's order             or the array to send; empty for a receive. Only while the rank
                ``signature``: operation, dtype, count, detail,            has a request to do. A collective without ``start`` blocks: the
@@ -31,8 +32,10 @@ Key            Value, and further keys                                    Meanin
 ``test``       number of a call                                           Asks for an answer as soon as the call is complete; needed for
                                                                           large sends only, as all other calls are answered anyway.
 ``gate``       true                                                       The rank has reached its next gate (`engine.traffic_gates`).
-``post``       the receiver, a world rank                                 A message of a `Messenger`, see `virtual_time.network`.
-               ``messenger``: the messenger's number                      Payload: the message.
+``post``       the receiver, a world rank                                 A message of a `Messenger`, see
+               ``messenger``: the messenger's number                      `coordination.virtual_network`. Payload: the message.
+               ``topic``: the beginning of its topic
+               ``key``: its key, if that is a tuple of whole numbers
 ``take``       number of the request, unique on this rank                 The rank blocks until a message for this messenger is here, or
                ``messenger``: the messenger's number                      until ``seconds`` after the first ``take`` of the same listen.
                ``listen``: number of the listen
@@ -76,17 +79,20 @@ from collections.abc import Callable, Iterator
 
 from course_lib.cluster import requests
 from course_lib.cluster.isolated import sanitize
-from course_lib.cluster.isolated.coordinator import Answer, Coordinator
-from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
 from course_lib.cluster.isolated.scheduler import RankScheduler
-from course_lib.cluster.isolated.virtual_time.network import HeldFrame
+from course_lib.collectives.coordination.coordinator import Answer, Coordinator
+from course_lib.collectives.coordination.reference_collectives import ProtocolViolation
+from course_lib.collectives.coordination.virtual_network import HeldFrame
 from course_lib.collectives.transport.frames import MAX_HEADER_BYTES, FrameReader, encode_frame
-from course_lib.engine import serialization
+from course_lib.engine import reply_limits, serialization
+from course_lib.sandbox.process_pause import ProcessPause
 from course_lib.utils import wording
 
-MAX_PAYLOAD_BYTES = 128 << 20  # of a frame
-MAX_UNREAD_BYTES, MAX_UNREAD_PIECES = 512 << 20, 20_000  # output queued for a rank
-MAX_REPLY_BYTES, MAX_REPLY_VALUES = 64 << 20, 2_000_000  # of a reply, and the values in it
+MAX_PAYLOAD_BYTES = 64 << 20  # of a frame; the largest of a solution, in part 08, has 13 MB
+MAX_UNREAD_BYTES, MAX_UNREAD_PIECES = 256 << 20, 20_000  # output queued for a rank
+# Of all ranks together: messages that arrive, wait for others, or are on their way to a rank. They
+# are counted when a large one is announced.
+MAX_HELD_BYTES, LARGE_BYTES = 768 << 20, 1 << 16
 CONNECTION_ENDED = "its connection was closed"
 Frame = tuple[dict, bytearray]
 
@@ -109,6 +115,9 @@ class Broker(threading.Thread):
         By rank that was dropped: the reason.
     scheduler : RankScheduler or None
         If set, it decides when each rank's frames are delivered.
+    pauses : dict of int to ProcessPause
+        By rank that is ready: stops its process while it has no request, with all threads that
+        a cell has left running.
     """
 
     def __init__(self, connections: list[socket.socket], on_reply: Callable, on_ready: Callable):
@@ -116,6 +125,8 @@ class Broker(threading.Thread):
         self.connections, self.coordinator = connections, Coordinator(len(connections))
         self.violations: dict[int, str] = {}
         self.scheduler: RankScheduler | None = None
+        self.pauses: dict[int, ProcessPause] = {}
+        self._unanswered: list[set[int]] = [set() for _ in connections]  # requests, by number
         self._on_reply, self._on_ready = on_reply, on_ready
         self._in = [FrameReader(connection) for connection in connections]
         self._out: list[deque[memoryview]] = [deque() for _ in connections]
@@ -220,7 +231,16 @@ class Broker(threading.Thread):
     def _frame(self, rank: int) -> Frame | None:
         lengths = self._in[rank].lengths()
         if lengths and (lengths[0] > MAX_HEADER_BYTES or lengths[1] > MAX_PAYLOAD_BYTES):
-            raise ProtocolViolation(f"it sent a message of {wording.size(sum(lengths))}, which is too large")
+            size, most = wording.size(sum(lengths)), wording.size(MAX_PAYLOAD_BYTES)
+            raise ProtocolViolation(f"it sent a message of {size}, and at most {most} are possible")
+        if lengths and lengths[1] >= LARGE_BYTES:
+            held = self._held_bytes()
+            if held + lengths[1] > MAX_HELD_BYTES:
+                raise ProtocolViolation(
+                    f"it sent a message of {wording.size(lengths[1])} while the ranks had "
+                    f"{wording.size(held)} in messages that are not received; all together may "
+                    f"have at most {wording.size(MAX_HELD_BYTES)}"
+                )
         if not (frame := self._in[rank].next_frame()):
             return None
         try:
@@ -230,6 +250,13 @@ class Broker(threading.Thread):
         if not isinstance(found, dict):
             raise ProtocolViolation("it sent a message that cannot be read")
         return found, frame[1]
+
+    def _held_bytes(self) -> int:
+        """Return the bytes in the ranks' messages that this process has in memory."""
+        # The result of a collective goes to several ranks, and is one object.
+        leaving = {id(piece.obj): len(piece) for out in self._out for piece in out}
+        arriving = sum(map(len, self._in))
+        return arriving + self.coordinator.waiting_bytes() + sum(leaving.values())
 
     def _handle_frame(self, rank: int, header: dict, payload: bytearray) -> None:
         answers = []
@@ -265,23 +292,30 @@ class Broker(threading.Thread):
             self._send(to, answer, data)
 
     def _reply(self, rank: int, number: object, length: object, payload: bytearray) -> None:
-        if len(payload) > MAX_REPLY_BYTES:
-            raise ProtocolViolation(f"its answer is too large, with {wording.size(len(payload))}")
+        if type(number) is not int or number not in self._unanswered[rank]:
+            raise ProtocolViolation("it answered a request that it does not have")
         text = payload[:length] if type(length) is int and length >= 0 else payload
-        if sum(text.count(c) for c in (b",", b"[", b"{")) > MAX_REPLY_VALUES:
-            raise ProtocolViolation("its answer has too many values")
+        array_bytes = len(payload) - len(text)
+        if why := reply_limits.excess(text, array_bytes, len(self.connections)):
+            raise ProtocolViolation(f"its reply has {why}")
+        if not text.isascii():  # one other character would make the text four times as large
+            raise ProtocolViolation("its reply cannot be read")
         try:
             reply = serialization.loads(text)
         except (ValueError, RecursionError):
-            raise ProtocolViolation("its answer cannot be read") from None
+            raise ProtocolViolation("its reply cannot be read") from None
         reply["rest"] = memoryview(payload)[len(text) :]
-        reply["outputs"], error = sanitize.outputs(reply.get("outputs")), sanitize.error(reply.get("error"))
+        reply["outputs"] = sanitize.outputs(reply.get("outputs"), len(self.connections))
+        error = sanitize.error(reply.get("error"))
         failed = self.coordinator.failed(rank)
         if failed and (not error or error["name"] != failed[0]):
             error = requests.error(*failed)
         reply["error"], reply["traffic"], reply["arrays"] = error, self.coordinator.sent(rank), self.coordinator.arrays(rank)
         reply["messages"], reply["unended"] = self.coordinator.messages(rank), self.coordinator.unended(rank)
         self.coordinator.finish(rank, f"{error['name']} ({error['place']})" if error else "")
+        self._unanswered[rank].remove(number)
+        if not self._unanswered[rank] and rank in self.pauses:
+            self.pauses[rank].hold("no request")
         self._on_reply(rank, number, reply)
 
     def _send(self, rank: int, header: dict, payload: bytes = b"") -> None:
@@ -298,6 +332,10 @@ class Broker(threading.Thread):
         if self._unread[rank] + len(payload) > MAX_UNREAD_BYTES or len(self._out[rank]) > MAX_UNREAD_PIECES:
             self._drop_rank(rank, "it does not read what is sent to it")
             return
+        if "request" in header:
+            self._unanswered[rank].add(header["request"])
+            if rank in self.pauses:
+                self.pauses[rank].release("no request")
         for piece in encode_frame(header, payload):
             self._out[rank].append(piece)
             self._unread[rank] += len(piece)

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,6 +25,7 @@ from course_lib.cluster.isolated.broker import CONNECTION_ENDED, Broker
 from course_lib.cluster.isolated.launcher import RankFolders, remove_tree, start_rank
 from course_lib.cluster.processes.launch import kill_group
 from course_lib.collectives import shared_memory
+from course_lib.sandbox import cpu_quota
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE, SANDBOXED
 from course_lib.sandbox.resource_usage import ResourceUsage
 
@@ -110,6 +112,7 @@ class IsolatedRanks:
         for r in ranks:
             with contextlib.suppress(psutil.Error, KeyError):
                 self._usage[r].process.send_signal(signal.SIGINT)
+                self._usage[r].pause.release("quota")  # for a moment, so that it can react
         return told
 
     def wait_for_interrupts(self, timeout: float) -> None:
@@ -141,12 +144,26 @@ class IsolatedRanks:
 
     def _enforce_limits(self) -> None:
         """End ranks that exceed a limit on threads or files, which the system itself cannot enforce everywhere; runs in a thread."""
+        spent: dict[int, float] = {}  # processor time by rank
         while not self._stopped.wait(0.2):
+            self._enforce_cpu_quota(spent)
             for r, account in list(self._usage.items()):
                 with contextlib.suppress(OSError, psutil.Error):
                     if why := account.exceeded_limit():
                         self._exceeded_limits.setdefault(r, why)
                         os.killpg(self.processes[r].pid, signal.SIGKILL)
+
+    def _enforce_cpu_quota(self, spent: dict[int, float]) -> None:
+        """Pause all ranks while the submission has overdrawn its processor time."""
+        before = sum(spent.values())
+        accounts = list(self._usage.items())
+        spent |= {rank: account.cpu_seconds() for rank, account in accounts}
+        cpu_quota.QUOTA.spend(sum(spent.values()) - before, time.monotonic())
+        for _, account in accounts:
+            if cpu_quota.QUOTA.left < 0:
+                account.pause.hold("quota")
+            else:
+                account.pause.release("quota")
 
     def _sample_peaks(self) -> None:
         """Look at what ranks hold, between `reset_peak` and `stop_sampling`."""
@@ -220,6 +237,8 @@ class IsolatedRanks:
         self._stopped.set()
         self._kill()
         self.broker.end()
+        for account in self._usage.values():
+            account.pause.close()
         for future in self._futures.values():
             future.cancel()
 
@@ -241,7 +260,9 @@ class IsolatedRanks:
         process = self.rank_process(rank)
         with contextlib.suppress(OSError):  # if memory runs out, the system kills a rank, not the grader
             Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
-        self._usage[rank] = ResourceUsage(process, self._folders.folders[rank] if self._folders else None)
+        account = ResourceUsage(process, self._folders.folders[rank] if self._folders else None)
+        self._usage[rank] = account
+        self.broker.pauses[rank] = account.pause
         self.ready.add(rank)
 
     def _listen(self, pipe: int) -> None:

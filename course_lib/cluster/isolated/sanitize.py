@@ -8,21 +8,30 @@ from __future__ import annotations
 from course_lib.cluster import image_limits
 from course_lib.utils import wording
 
-MAX_OUTPUT_CHARACTERS = 4 << 20  # of a cell's output on one rank
+MAX_OUTPUT_CHARACTERS = 4 << 20  # of a cell's output on all ranks together
+MAX_OUTPUTS = 400  # of a cell on all ranks together: a notebook's client takes 2 ms for each
 MAX_TEXT_CHARACTERS = 200_000  # of one text in it
 MAX_ERROR_CHARACTERS = 50_000
 MAX_ANSI_CODES = 500  # terminal codes in a text: rendering a page with many takes minutes
-MAX_ITEMS = 2_000  # outputs of a cell, or lines of an error
+MAX_LINES = 2_000  # of an error
 
 
-def outputs(found: object) -> list[dict]:
-    """Sanitize the outputs of a cell: keep text and images, at most `MAX_OUTPUT_CHARACTERS` characters of them."""
+def outputs(found: object, ranks: int = 1) -> list[dict]:
+    """Sanitize the outputs of a cell on one of `ranks` ranks: keep text and images, within this rank's share of the limit."""
     found = found if isinstance(found, list) else []
-    shown = [harmless for output in found[:MAX_ITEMS] if (harmless := _output(output))]
+    most_outputs, most_characters = MAX_OUTPUTS // ranks, MAX_OUTPUT_CHARACTERS // ranks
+    if len(found) > most_outputs:
+        return [_left_out(f"{len(found):,} pieces", f"{most_outputs:,}")]
+    shown = [harmless for output in found if (harmless := _output(output))]
     size = sum(len(o.get("text", "")) + sum(map(len, o.get("data", {}).values())) for o in shown)
-    if size > MAX_OUTPUT_CHARACTERS or len(found) > MAX_ITEMS:
-        return [{"stream": "stdout", "text": f"(the output of this cell, {wording.size(size)} in {len(found)} pieces, is left out)\n"}]
+    if size > most_characters:
+        return [_left_out(wording.size(size), wording.size(most_characters))]
     return shown
+
+
+def _left_out(size: str, most: str) -> dict:
+    text = f"(the output of this cell is left out: it has {size}, and at most {most} are shown for each rank)\n"
+    return {"stream": "stdout", "text": text}
 
 
 def _output(output: object) -> dict | None:
@@ -51,7 +60,7 @@ def error(found: object) -> dict | None:
         "name": str(found.get("name"))[:200],
         "message": _cut(str(found.get("message"))),
         "place": str(found.get("place", ""))[:200],
-        "lines": _cut("\n".join(map(str, lines[:MAX_ITEMS]))).splitlines(),
+        "lines": _cut("\n".join(map(str, lines[:MAX_LINES]))).splitlines(),
         "kind": [str(name)[:200] for name in kind[:20]],
     }
 

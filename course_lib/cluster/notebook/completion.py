@@ -10,10 +10,10 @@ from concurrent.futures import wait
 from IPython import get_ipython
 
 from course_lib.cluster.ranks import Ranks
+from course_lib.cluster.source import cell as cells
 from course_lib.engine import serialization
 
 COMPLETION_SECONDS = 0.3  # within which rank 0 must answer, else only the kernel's own completions are shown
-_ON_TOP = re.compile(r"(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*%%px\b[^\n]*")
 _DOTTED = re.compile(r"([A-Za-z_]\w*)(\.\w*)*$")
 
 
@@ -82,7 +82,7 @@ class _Cursor:
     Attributes
     ----------
     text : str
-        The cell with the line of its ``%%px`` replaced by ``#``, so that positions stay the same.
+        The cell with ``#`` in place of ``%%px`` and what is above it, so that positions stay the same.
     is_for_ranks : bool
         Whether the cell runs on the ranks.
     on_line_of_px : bool
@@ -90,9 +90,11 @@ class _Cursor:
     """
 
     def __init__(self, code: str, place: int):
-        top = _ON_TOP.match(code)
-        self.is_for_ranks, self.on_line_of_px = bool(top), bool(top) and place <= top.end()
-        self.text = "\n".join("#" * len(line) for line in code[: top.end()].split("\n")) + code[top.end() :] if top else code
+        end = cells.end_of_px(code)
+        self.is_for_ranks = end > 0
+        self.on_line_of_px = end > 0 and place <= end
+        hidden = re.sub(r"[^\n]", "#", code[:end])
+        self.text = hidden + code[end:]
         self._before = code[:place]
 
     def may_be_on_ranks(self, names: dict) -> bool:

@@ -1,1 +1,1 @@
-"""Source code of cells and functions: shipping functions to the ranks, choosing cells to rerun, hints about misplaced names."""
+"""Source code of cells and functions: the meaning of a cell, shipping functions, cells to rerun, hints about misplaced names."""

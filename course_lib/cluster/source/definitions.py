@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 from pathlib import Path
 
 from course_lib.cluster import time_limits
-from course_lib.cluster.source import rerun
+from course_lib.cluster.source import cell, rerun
 
 SESSION = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path
 
@@ -20,11 +21,12 @@ def cell_of(name: str, on_ranks: bool) -> str:
     """
     if time_limits.limit():
         return ""
-    for source in _cells():
-        first, _, _ = source.partition("\n")
-        title = first.removeprefix("%%px").strip()
-        if title.startswith("# ") and first.startswith("%%px") == on_ranks and name in _defined(source):
-            return title.removeprefix("# ")
+    for text in _cells():
+        means = cell.read(text)
+        comment = re.match(r"# (.+)", means.source)
+        title = means.title if on_ranks else comment and comment[1]
+        if title and means.for_ranks == on_ranks and name in _defined(means.source):
+            return title
     return ""
 
 
@@ -41,9 +43,8 @@ def _cells() -> list[str]:
 
 def _defined(source: str) -> set[str]:
     """Collect the names that a cell defines at top level."""
-    text = source.partition("\n")[2] if source.startswith("%%") else source
     found: set[str] = set()
-    for statement in rerun.statements(text) or ():
+    for statement in rerun.statements(source) or ():
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             found.add(statement.name)
         elif isinstance(statement, rerun.IMPORT):

@@ -5,26 +5,17 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 from IPython import get_ipython
 
 from course_lib import students
-from course_lib.cluster.source import definitions
+from course_lib.cluster import time_limits
+from course_lib.cluster.source import cell, definitions
 
 
-class Plain(Exception):
-    """An error shown as a single line, without a traceback through the library."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
-
-
-class NotOnRanks(Plain, RuntimeError):
+class NotOnRanks(cell.Plain, RuntimeError):
     """An exercise's function is defined in the notebook's kernel, where nothing calls it."""
-
-
-class UsageOfPx(Plain, ValueError):
-    """``%%px`` is used in an invalid way."""
 
 
 def check(words: set[str]) -> None:
@@ -55,15 +46,22 @@ def forget(source: str) -> None:
             del _names()[name]
 
 
-def too_low(line: int) -> None:
-    """Raise UsageOfPx for a cell that has ``%%px`` in this line.
+def files_beside(source: str) -> str:
+    """Return a hint on files beside the notebook that a cell imports, as they are not handed in.
 
-    Raises
-    ------
-    UsageOfPx
-        Always.
+    It is empty if there are none, or if a cell that has run writes them with ``%%writefile``.
     """
-    raise UsageOfPx(f"%%px must be the first line of its cell, but here it is line {line}. Only comments may precede it.")
+    if time_limits.limit():
+        return ""
+    written = {cell.read(text).file for text in _names().get("In", ())}
+    files = [f"{name}.py" for name in sorted(cell.imported(source))]
+    only_here = [file for file in files if file not in written and Path(file).is_file()]
+    if not only_here:
+        return ""
+    return (
+        f"{' and '.join(only_here)}: beside this notebook, and you hand in the notebook only. "
+        f"Put the code into a %%px cell, or into a cell with %%writefile {only_here[0]} on top."
+    )
 
 
 def known(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from IPython.core.inputtransformer2 import TransformerManager
+from course_lib.cluster.source import cell
 
 IMPORT = (ast.Import, ast.ImportFrom)
 DEFINE = (*IMPORT, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
@@ -66,9 +66,10 @@ def imports(source: str) -> str:
 
 def statements(source: str) -> list[ast.stmt] | None:
     """Parse a cell; None if it is not Python."""
+    code = cell.below_magics(source)
     try:
-        return ast.parse(TransformerManager().transform_cell(source)).body
-    except (SyntaxError, ValueError):
+        return ast.parse(cell.without_magics(code)).body if not code.startswith("%%") else None
+    except cell.NOT_PYTHON:
         return None
 
 

@@ -1,4 +1,4 @@
-"""`Transport`, the protocol that carries out a communicator's calls; implemented by `mpi`, `relay` (isolated ranks) and `nccl`.
+"""`Transport`, the protocol that carries out a communicator's calls; implemented by `mpi`, `relay` (isolated and virtual ranks) and `nccl`.
 
 The contract, tested on all of them in `tests/contract`:
 

@@ -1,7 +1,7 @@
 """`Messenger`: messages that no rank waits for, and receives with a deadline, for programs that go on when a rank falls silent.
 
 No call of it needs another rank to make one: `send` returns at once, and `listen` ends when its time is over. What is sent to a silent rank
-arrives when that rank is back. On isolated ranks, the deadlines are in virtual time, see `cluster.isolated.virtual_time.network`.
+arrives when that rank is back. On isolated ranks, the deadlines are in virtual time, see `collectives.coordination.virtual_network`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from course_lib.utils.interrupts import defer_interrupts
 if TYPE_CHECKING:
     from course_lib.collectives.communicator import Communicator
 
+MAX_TOPIC_CHARS, MAX_NUMBERS = 40, 8  # of a topic and of a key that the broker is told
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5e-5, 2e-3  # between two looks for messages
 _numbers = itertools.count(1)  # of this process's listens and takes, on isolated ranks
 _latest = [0]  # the number of this process's latest messenger
@@ -99,7 +100,7 @@ class Messenger:
         if not isinstance(topic, str):
             raise TypeError(f"send: the topic must be text, such as 'join'; got {topic!r} on rank {self.rank}.")
         data = pickle.dumps((topic, key, value), protocol=5)
-        self._link.send(int(dest), data)
+        self._link.send(int(dest), data, topic, key)
         self._sent[0] += 1
         self._sent[1] += len(data)
 
@@ -158,8 +159,8 @@ class Messenger:
 class Link(Protocol):
     """Carries the messages of one messenger, as bytes."""
 
-    def send(self, dest: int, data: bytes) -> None:
-        """Start to send a message; returns at once."""
+    def send(self, dest: int, data: bytes, topic: str, key: object) -> None:
+        """Start to send a message; returns at once. Its topic and key are also in the bytes."""
 
     def deadline(self, seconds: float) -> object:
         """Return the deadline that many seconds from now, for `take`."""
@@ -199,7 +200,7 @@ class _MpiLink:
         self._mpi, self._status = _message_comms[comm.ranks], MPI.Status()
         self._arriving: deque[tuple[int, bytearray, MPI.Request]] = deque()
 
-    def send(self, dest: int, data: bytes) -> None:
+    def send(self, dest: int, data: bytes, topic: str, key: object) -> None:
         with deferred_interrupts:
             request = self._mpi.Isend([data, MPI.BYTE], dest, self._tag)
             progress_state.in_flight[_Sending(self._comm, request, data)] = None
@@ -247,8 +248,11 @@ class _RelayLink:
     def __init__(self, comm: Communicator, number: int):
         self._members, self._number = comm.ranks, number
 
-    def send(self, dest: int, data: bytes) -> None:
-        isolated.connection.send({"post": self._members[dest], "messenger": self._number}, data)
+    def send(self, dest: int, data: bytes, topic: str, key: object) -> None:
+        header = {"post": self._members[dest], "messenger": self._number, "topic": topic[:MAX_TOPIC_CHARS]}
+        if isinstance(key, tuple) and all(map(_is_number, key)):
+            header["key"] = [int(number) for number in key[:MAX_NUMBERS]]
+        isolated.connection.send(header, data)
 
     def deadline(self, seconds: float) -> tuple[int, float]:
         return next(_numbers), float(seconds)
@@ -262,3 +266,8 @@ class _RelayLink:
             relay.store_answer(frame)
         source = frame[0]["source"]
         return None if source < 0 else (self._members.index(source), bytes(frame[1]))
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a whole number of at most 62 bits."""
+    return isinstance(value, (int, np.integer)) and abs(int(value)) < 1 << 62

@@ -1,7 +1,7 @@
 """Relay transport, used on isolated ranks: no MPI between the ranks, only a connection to the broker in the notebook's kernel.
 
 Grading isolates ranks, so that their traffic is counted where student code cannot reach. The coordinator behind the broker compares the
-ranks' calls, computes the results, counts bytes, and detects deadlocks; see `cluster.isolated.coordinator`. The frames exchanged with the
+ranks' calls, computes the results, counts bytes, and detects deadlocks; see `coordination.coordinator`. The frames exchanged with the
 broker are specified in `cluster.isolated.broker`.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 from mpi4py import MPI
@@ -20,17 +19,13 @@ from course_lib.collectives.progress.matching import Envelope
 from course_lib.collectives.progress.operations import Operation, progress, progress_state
 from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, isolated, split_members
 
-_calls = [0]  # the number of the latest call of this process
-_unanswered: set[int] = set()
-_answers: dict[int, tuple[dict, bytes]] = {}  # by call: answers not consumed yet
-
 
 def store_answer(frame: tuple[dict, bytes]) -> None:
     """Store an answer until its call consumes it; drop it if no call waits for it."""
     call = frame[0].get("answer")
-    if call in _unanswered:
-        _unanswered.remove(call)
-        _answers[call] = frame
+    if call in isolated.unanswered:
+        isolated.unanswered.remove(call)
+        isolated.answers[call] = frame
 
 
 class RelayedOperation(Operation):
@@ -58,8 +53,8 @@ class RelayedOperation(Operation):
 
     def advance(self) -> bool:
         while self._done:
-            if self.call in _answers:
-                (answer, data), done = _answers.pop(self.call), self._done
+            if self.call in isolated.answers:
+                (answer, data), done = isolated.answers.pop(self.call), self._done
                 self._done = None  # also releases the arrays that it refers to
                 self.error = _error(answer) or done(self, answer, data)
             elif frame := isolated.connection.poll():
@@ -94,9 +89,9 @@ class RelayTransport:
 
     def run(self, call: Call) -> None:
         number = self._request(call.signature, self._payload(call), **_parts(call))
-        while number not in _answers:
+        while number not in isolated.answers:
             store_answer(isolated.connection.receive())
-        answer, data = _answers.pop(number)
+        answer, data = isolated.answers.pop(number)
         if error := _error(answer):
             raise error
         self._store_result(call, data)
@@ -150,7 +145,7 @@ class RelayTransport:
                 operation.unchanged()
             if not operation.advance():
                 isolated.connection.send({"wait": operation.call, "place": operation.describe()})
-                while operation.call not in _answers:
+                while operation.call not in isolated.answers:
                     store_answer(isolated.connection.receive())
                 operation.advance()
         finally:
@@ -160,7 +155,7 @@ class RelayTransport:
 
     def test(self, operation: RelayedOperation) -> bool:
         progress()
-        if not (operation.is_matched() or operation.asked or operation.call in _answers):
+        if not (operation.is_matched() or operation.asked or operation.call in isolated.answers):
             operation.asked = True  # the coordinator reports the receipt of a large message only on request
             isolated.connection.send({"test": operation.call})
         ended = operation.advance()
@@ -183,11 +178,19 @@ class RelayTransport:
 
     def _request(self, signature: tuple[int, ...], array: np.ndarray | None, **more: object) -> int:
         """Send a call to the broker; return its number."""
-        _calls[0] += 1
-        header = {"call": _calls[0], "members": self.members, "signature": signature, "place": diagnostics.call_site(), **more}
-        _unanswered.add(_calls[0])
-        isolated.connection.send(header, b"" if array is None else memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B"))
-        return _calls[0]
+        if isolated.transports.get(self.members) is not self:  # on a virtual rank: a real group
+            message = "cannot be reached from here: use the communicator that the function was given."
+            raise errors.CollectiveError(f"{self} {message}")
+        isolated.call_count += 1
+        number = isolated.call_count
+        place = diagnostics.call_site()
+        isolated.unanswered.add(number)
+        header = {"call": number, "members": self.members, "signature": signature, "place": place}
+        payload = b""
+        if array is not None:
+            payload = memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B")
+        isolated.connection.send(header | more, payload)
+        return number
 
     def _payload(self, call: Call) -> np.ndarray | None:
         """Return this rank's contribution to a collective, or None."""
@@ -254,10 +257,11 @@ def world() -> RelayTransport:
     return _transport(tuple(range(isolated.size)))
 
 
-@cache
 def _transport(members: tuple[int, ...]) -> RelayTransport:
     """Return the transport of these world ranks in this order, of which there is one."""
-    return RelayTransport(members)
+    if members not in isolated.transports:
+        isolated.transports[members] = RelayTransport(members)
+    return isolated.transports[members]
 
 
 def of_communicator(comm: MPI.Comm) -> RelayTransport:

@@ -87,7 +87,9 @@ def best_factor(arrays: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> f
     """
     a, b = (np.concatenate([np.ravel(array) for array in some]).astype(float) for some in (arrays, others))
     largest = float(np.max(np.abs(a), initial=0)) or 1.0  # squares of small numbers may be 0
-    return float((a / largest) @ (b / largest)) / (float((a / largest) @ (a / largest)) or 1.0)
+    with np.errstate(invalid="ignore"):  # others may be infinite
+        product = float((a / largest) @ (b / largest))
+    return product / (float((a / largest) @ (a / largest)) or 1.0)
 
 
 def best_fit(array: np.ndarray, terms: Sequence[np.ndarray]) -> np.ndarray:

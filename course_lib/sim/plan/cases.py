@@ -1,6 +1,6 @@
 """Example models and clusters for part 29's `plan`, by the choice that matters most in each.
 
-They resemble those of the hidden tests, in `grading.authoring.plan_cases`; memorized answers to these do not help there.
+They resemble those of the hidden tests, in `grading.authoring.cases.plan`; memorized answers to these do not help there.
 """
 
 from __future__ import annotations

@@ -12,14 +12,12 @@ from course_lib.sim.llm.cluster import DEVICE_PRESETS, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
+from course_lib.sim.plan import contract
 from course_lib.sim.plan.cases import EXAMPLES, MEMORY_BOUND, Case, Cases
 from course_lib.sim.plan.search import best
 from course_lib.utils import wording
 
-FULL_POINTS_RATIO, ZERO_POINTS_RATIO = 1.04, 1.08  # step time relative to the best: up to the first, full points; from the second, none
-MAX_RATIO_MEMORY_CASES = 1.5  # step time relative to the best that is allowed if only memory counts
 MAX_MICRO_BATCH = 16  # texts per micro-batch, at most
-SEARCH_TIMEOUT_SECONDS = 30.0  # time limit of a search, as for grading on one's own machine; elsewhere, the grading configuration sets it
 
 
 def call_plan(model, cluster):
@@ -81,9 +79,10 @@ class PlanCheck(Check):
         Raises CheckFailed if the model cannot be trained with it.
         """
         self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name.split()[0]} with {cluster.device.memory / GIB:.0f} GiB"
+        self.covers("sizes", "repetition")
         arguments, limit = (
             dict(model=dict(vars(model)), cluster=_to_plain(cluster)),
-            max(SEARCH_TIMEOUT_SECONDS, time_limits.limit(call=True) or 0),
+            max(contract.SEARCH_SECONDS.number, time_limits.limit(call=True) or 0),
         )
         answer = self.ranks.call(call_plan, arguments, limit=limit, show=self.show)[0]
         if not isinstance(answer, dict):
@@ -111,15 +110,16 @@ class PlanCheck(Check):
     @staticmethod
     def worth(times: float) -> float:
         """Score, 0 to 1, of a choice whose step takes `times` the best step's time."""
-        return min(max((ZERO_POINTS_RATIO - times) / (ZERO_POINTS_RATIO - FULL_POINTS_RATIO), 0.0), 1.0)
+        full, zero = contract.FULL_POINTS.number, contract.ZERO_POINTS.number
+        return min(max((zero - times) / (zero - full), 0.0), 1.0)
 
     def fits(self, size: str) -> PlanCheck:
         """Check choices where memory decides, on "small" or "large" clusters; CheckFailed if one does not fit, or is far too slow."""
         _, times = self.choose(*self.draw(size, MEMORY_BOUND))
-        if times > MAX_RATIO_MEMORY_CASES:
-            self.fail(
-                f"plan has chosen a step that takes {times:.2f} times as long as the best one; {MAX_RATIO_MEMORY_CASES:g} times is allowed"
-            )
+        allowed = contract.MEMORY_CASES.number
+        if times > allowed:
+            problem = f"plan has chosen a step that takes {times:.2f} times as long as the best one; {allowed:g} times is allowed"
+            self.fail(problem, limit=contract.MEMORY_CASES)
         return self
 
     def score(self, size: str) -> float:

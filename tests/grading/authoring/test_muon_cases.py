@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from course_lib.check.muon.owners import TIMES_BEST, busiest, draw_blocks, flop
-from grading.authoring.muon_cases import NEAR, WORSE, draw_case, elements, largest_first, simpler_choices
+from grading.authoring.cases.muon import NEAR, WORSE, draw_case, elements, largest_first, simpler_choices
 
 
 @pytest.mark.parametrize("n", [3, 4, 7, 16])

@@ -1,5 +1,6 @@
 """The deciding feature of each case of part 29: any case that is drawn has it."""
 
+import dataclasses
 from functools import cache
 
 import pytest
@@ -12,11 +13,11 @@ from course_lib.sim.llm.cluster import A100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import problems
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import MODEL_PRESETS
-from course_lib.sim.plan import check
+from course_lib.sim.plan import check, contract
 from course_lib.sim.plan.cases import EXAMPLES, MEMORY_BOUND
 from course_lib.sim.plan.search import best as found
 from course_lib.sim.plan.search import configurations
-from grading.authoring.plan_cases import CASES
+from grading.authoring.cases.plan import CASES
 from grading.submission.preprocessors import SUBMISSION_CELL_SECONDS
 
 WITHOUT = {
@@ -52,9 +53,9 @@ def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
         assert all(c.recompute != "none" and (c.sharded_optimizer or c.data == 1) for c in some)
         if model.fused and cluster.gpus < 64:
             assert all(c.recompute == "full" for c in some)
-        assert max(least(keep) for need, keep in WITHOUT.items() if need != "few axes") < check.MAX_RATIO_MEMORY_CASES * best
+        assert max(least(keep) for need, keep in WITHOUT.items() if need != "few axes") < contract.MEMORY_CASES.number * best
     else:
-        assert least(WITHOUT[need]) > check.ZERO_POINTS_RATIO * best
+        assert least(WITHOUT[need]) > contract.ZERO_POINTS.number * best
 
 
 @pytest.mark.slow
@@ -62,7 +63,7 @@ def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
 def test_an_answer_stored_for_what_students_have_is_none_for_a_hidden_case(one):
     model, cluster = check.build_case(one)
     steps = [simulate(model, cluster, c, keep=False) for c in stored() if not any(problems(model, cluster, c))]
-    assert all(not step.fits or step.seconds > check.ZERO_POINTS_RATIO * check.least_seconds(model, cluster) for step in steps)
+    assert all(not step.fits or step.seconds > contract.ZERO_POINTS.number * check.least_seconds(model, cluster) for step in steps)
 
 
 @pytest.fixture
@@ -73,8 +74,8 @@ def one_rank():
 
 
 def test_the_students_check_ends_a_search_as_grading_does_and_misleads_nobody_who_found_none(one_rank, monkeypatch):
-    assert check.SEARCH_TIMEOUT_SECONDS == SUBMISSION_CELL_SECONDS
-    monkeypatch.setattr(check, "SEARCH_TIMEOUT_SECONDS", 1.0)
+    assert contract.SEARCH_SECONDS.number == SUBMISSION_CELL_SECONDS
+    monkeypatch.setattr(contract, "SEARCH_SECONDS", dataclasses.replace(contract.SEARCH_SECONDS, number=1))
     case = MODEL_PRESETS["7b"], Cluster(A100_DEVICE, 16)
     one_rank.run("import time\ndef plan(model, cluster): time.sleep(30)")
     with pytest.raises(RanksError, match="was still running after 1 s"):

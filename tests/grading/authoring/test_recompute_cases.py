@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from course_lib.check.recompute.segments import TIMES_BEST, draw_costs, draw_small, every_choice
+from course_lib.check.recompute import contract
+from course_lib.check.recompute.segments import draw_costs, draw_small, every_choice
 from course_lib.gpt.training.activation_memory import LayerCost, extra_seconds, peak_memory
-from grading.authoring import recompute_cases as cases
+from grading.authoring.cases import recompute as cases
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -27,14 +28,14 @@ def test_no_simple_rule_is_nearly_as_good(share):
     for seed in range(5):
         case = cases.draw_case(np.random.default_rng(seed), share)
         rules = [r for r in cases.simple_choices(case.costs, case.budget) if peak_memory(case.costs, r) <= case.budget]
-        assert all(extra_seconds(case.costs, ranges) > TIMES_BEST * case.best for ranges in rules)
+        assert all(extra_seconds(case.costs, ranges) > (1 + contract.TIMES_BEST.number) * case.best for ranges in rules)
         assert 0 < case.best < sum(cost.seconds for cost in case.costs)
 
 
 def test_a_tight_budget_needs_a_long_range():
     for seed in range(5):
         case = cases.draw_case(np.random.default_rng(seed), cases.TIGHT)
-        assert cases.least_seconds(case.costs, case.budget, longest=cases.LONGEST) > TIMES_BEST * case.best
+        assert cases.least_seconds(case.costs, case.budget, longest=cases.LONGEST) > (1 + contract.TIMES_BEST.number) * case.best
 
 
 def test_nothing_simple_fits_into_a_narrow_budget():

@@ -1,5 +1,6 @@
 """The released notebooks: built from solutions/, the same bytes each time, and without any answer."""
 
+import ast
 import os
 import re
 import subprocess
@@ -273,3 +274,32 @@ def test_a_typo_in_a_part_is_named_with_its_line(right, typo, said):
     with pytest.raises(build.SourceError) as raised:
         build.from_text(MINE.replace(right, typo, 1), "90_mine")
     assert said in str(raised.value)
+
+
+def names_in(source: str) -> tuple[set[str], set[str]]:
+    """Return the names that a cell in the kernel binds, and those that it reads."""
+    bound, read = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        if isinstance(node, ast.arg):
+            bound.add(node.arg)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+    return bound, read
+
+
+@pytest.mark.parametrize("part", parts())
+def test_no_hidden_test_needs_what_another_one_defines(part):
+    """Variants and regrading run some of them alone: with a NameError, every answer would lose points."""
+    given, tests = set(), {}
+    for cell in build.build(part).cells:
+        if build.kind_of(cell) == "test":
+            tests[cell.id] = names_in(cell.source)
+        elif cell.cell_type == "code" and not cell.source.startswith("%%"):
+            given |= names_in(re.sub("^[%!].*", "", cell.source, flags=re.MULTILINE))[0]
+    for name, (bound, read) in tests.items():
+        elsewhere = set().union(*(other for test, (other, _) in tests.items() if test != name))
+        assert not (read - bound - given) & elsewhere, name

@@ -5,7 +5,7 @@ import pytest
 
 from course_lib.check.serving.scheduler import COST, Arrival, Workload, draw_workloads, run_policy, static_seconds
 from course_lib.gpt.serving.simulation import StaticScheduler
-from grading.authoring.serving_cases import policy_seconds
+from grading.authoring.cases.serving import policy_seconds
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -18,6 +18,7 @@ from grading.variants import RunningPart
 # These start and end processes, and talk to the kernel, or to the broker; called on a rank they would end it.
 NO_DATA = ("str", "Path", "Callable", "dict[str", "Iterable[str")  # no exercise is given a text or a file
 NOT_CALLED = (
+    "course_lib.check.cases.process_state",  # puts what it is given in the place of the library's variables
     "course_lib.check.checkpoint.files.leftover_files",  # makes files for as many ranks as its second argument
     "course_lib.cluster",
     "course_lib.collectives.deadlock.agent",

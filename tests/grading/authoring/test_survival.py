@@ -36,8 +36,8 @@ def test_a_run_is_the_same_every_time(ranks):
     logs = []
     for _ in range(5):
         network = ranks.isolated.broker.coordinator.network
-        network.plan_silence(1, 2.5, 4, 3)
-        network.plan_silence(3, 1.7, 1, 6)
+        network.plan_silence(1, 2.5, round=(2, 1), through={0})
+        network.plan_silence(3, 1.7, since=4.0)
         check = SurvivalCheck("once more", ranks, show=False)
         check.random.bit_generator.state = {**check.random.bit_generator.state, "state": {"state": 7, "inc": 9}}
         check._run("two silences", {}, steps=8, home=set(), cut=([{0}, {2}], 0.4))
@@ -47,6 +47,6 @@ def test_a_run_is_the_same_every_time(ranks):
 
 def test_an_answer_that_does_not_agree_is_found(ranks):
     ranks.run("def agree(mail, step, proposal, patience):\n    return proposal")
-    with pytest.raises(AssertionError, match="do not agree"):
+    with pytest.raises(AssertionError, match=r"do not agree|without enough ranks"):
         AgreementCheck("agree", ranks, show=False).agreements()
     ranks.run(answers.solution(PART, "agree"))

@@ -46,7 +46,8 @@ def {name}(x):
     ### BEGIN SOLUTION
     return {times} * x
     ### END SOLUTION
-
+"""
+TEST = """
 # %% Test {name} tags=["test"] points={points}
 ### BEGIN HIDDEN TESTS
 check = Check("{name}", show=False)
@@ -117,7 +118,10 @@ def two(monkeypatch, tmp_path):
     """The part "97_two", with two exercises on one rank."""
     monkeypatch.setattr(build, "SOLUTIONS", tmp_path / "solutions")
     (tmp_path / "solutions" / PART).mkdir(parents=True)
-    text = TWO + EXERCISE.format(name="first", times=2, points=10) + EXERCISE.format(name="second", times=3, points=5)
+    text = TWO
+    for template in (EXERCISE, TEST):
+        text += template.format(name="first", times=2, points=10)
+        text += template.format(name="second", times=3, points=5)
     (tmp_path / "solutions" / PART / f"{PART}.py").write_text(text)
     return build.build(PART)
 
@@ -401,7 +405,7 @@ def test_only_the_modules_that_are_needed_go_along():
 
 def test_what_hidden_tests_use_goes_along():
     with_cases = [
-        part for part in ("01_data_split", "29_plan") if "course/grading/authoring/plan_cases.py" in build_archive.archive_contents(part)
+        part for part in ("01_data_split", "29_plan") if "course/grading/authoring/cases/plan.py" in build_archive.archive_contents(part)
     ]
     assert with_cases == ["29_plan"]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.cluster.isolated.coordinator import Coordinator, ProtocolViolation
 from course_lib.collectives import calls
+from course_lib.collectives.coordination.coordinator import Coordinator, ProtocolViolation
 from course_lib.collectives.transport.frames import FRAME_LENGTHS, INITIAL_PAYLOAD_BYTES, FrameReader, encode_frame
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
@@ -65,7 +65,8 @@ def test_collectives_without_data_are_noted_too():
     coordinator = busy(2)
     meet(coordinator, (calls.BARRIER, -1, 0, 0), [b""] * 2)
     meet(coordinator, (calls.SPLIT, -1, 0, 0), [struct.pack("<qq", 0, 0)] * 2)
-    assert coordinator.messages(1) == [("Barrier", -1, 0), ("Split", -1, 0)] and coordinator.sent(1) == []
+    assert coordinator.messages(1) == [("Barrier", -1, 0), ("Split", -1, 0)]
+    assert coordinator.sent(1) == [["Barrier", [0, 1], 1, 0]], "a split is no call of the student's"
 
 
 def test_a_call_after_the_answer_is_refused():
@@ -108,8 +109,8 @@ def test_a_reduction_of_their_own_is_counted_as_what_it_is():
 
 
 def test_of_what_a_rank_sends_no_more_is_kept_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr("course_lib.cluster.isolated.traffic_counter.MAX_KEPT_BYTES", 1000)
-    monkeypatch.setattr("course_lib.cluster.isolated.traffic_counter.MAX_KEPT_ARRAYS", 5)
+    monkeypatch.setattr("course_lib.collectives.coordination.traffic_counter.MAX_KEPT_BYTES", 1000)
+    monkeypatch.setattr("course_lib.collectives.coordination.traffic_counter.MAX_KEPT_ARRAYS", 5)
     number = np.dtype(float).num
     for size, kept in ((1, 5), (30, 4), (200, 0)):
         coordinator, part = busy(2), np.arange(size, dtype=float)

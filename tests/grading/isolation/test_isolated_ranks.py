@@ -507,13 +507,14 @@ def test_asyncio_runs_without_sockets(three):
 def test_a_broker_survives_what_ranks_send(monkeypatch):
     monkeypatch.setenv(bubblewrap.ISOLATION_VARIABLE, bubblewrap.UNSANDBOXED)
     nonsense = (
-        "from course_lib.collectives.transport import isolated\n",
+        "from course_lib.collectives.transport import isolated\nnumber = 3 + isolated.rank  # of this request\n",
         "isolated.connection._connection.sendall(b'\\xff' * 64)",
         "isolated.connection.send({'call': 1, 'members': 7}, b'')",
-        "isolated.connection.send({'reply': 2}, b'[' * 200_000)",
-        "isolated.connection.send({'reply': 2}, b'[' + b'1,' * 3_000_000 + b'1]')",
-        "isolated.connection.send({'reply': 2, 'text': 1}, b'{}')",
-        "isolated.connection.send({'reply': 2, 'text': 1 << 70}, b'{')",
+        "isolated.connection.send({'reply': 2}, b'{}')",
+        "isolated.connection.send({'reply': number}, b'[' * 200_000)",
+        "isolated.connection.send({'reply': number}, b'[' + b'1,' * 3_000_000 + b'1]')",
+        "isolated.connection.send({'reply': number, 'text': 1}, b'{}')",
+        "isolated.connection.send({'reply': number, 'text': 1 << 70}, b'{')",
         "isolated.connection.send({'something': 'else'})",
         "isolated.connection._connection.close()",
     )

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
-from course_lib.cluster.isolated.virtual_time.network import VirtualNetwork
+from course_lib.collectives.coordination.reference_collectives import ProtocolViolation
+from course_lib.collectives.coordination.virtual_network import MAX_HELD_FRAMES, VirtualNetwork
 
 
 class Ranks:
@@ -50,7 +50,7 @@ class Ranks:
         if self.network.holds(r, frame, b""):
             return
         if "post" in frame:
-            self.network.post(r, frame["post"], 1, str(frame["what"]).encode())
+            self.network.post(r, frame, 1, str(frame["what"]).encode())
         else:
             self.network.take(r, frame["take"], 1, frame["listen"], frame["seconds"])
 
@@ -121,17 +121,133 @@ def test_the_same_run_whatever_the_order_of_frames():
         assert len({json.dumps([entry for entry in one if entry[0] == r]) for one in runs}) == 1
 
 
-def test_a_mark_counts_sends_anew():
-    network = VirtualNetwork(2)
-    network.plan_silence(0, 1.0, 1, mark=2)
+def post(other, *key, topic="round"):
+    return {"post": other, "messenger": 1, "topic": topic, "key": list(key)}
+
+
+TAKE = {"take": 1}
+
+
+def held(frames, **plan):
+    """Return which frames of rank 0 are held back when its silence is planned so."""
+    network = VirtualNetwork(4)
+    network.plan_silence(0, 1.0, **plan)
     network.begin()
-    send, mark = {"post": 1, "messenger": 7}, {"post": 0, "messenger": 3}
-    frames = [mark, send, send, send, mark, send, send]
-    assert [network.holds(0, frame, b"") for frame in frames] == [False] * 6 + [True]
+    return [network.holds(0, frame, b"") for frame in frames]
+
+
+def test_a_silence_in_a_round_begins_with_it_whatever_else_is_sent():
+    hello = post(1, topic="hello")
+    frames = [*[hello] * 6, post(1, 0, 2), *[hello] * 6, post(0, 1, 2), hello, post(2, 1, 2), hello, TAKE]
+    assert held(frames, round=(1, 2)) == [False] * 15 + [True] * 3
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_some_ranks_still_get_the_message_of_the_last_round_in_any_order(order):
+    frames = [frame for other in order for frame in (post(other, topic="hello"), post(other, 1, 2))]
+    late = [other != 2 for other in order for _ in range(2)]
+    late[0] = False  # before the round
+    assert held([*frames, TAKE, post(2, 1, 3)], round=(1, 2), through=frozenset({2})) == [*late, True, True]
+
+
+def test_a_silence_in_a_round_that_is_left_out_begins_with_a_later_one():
+    assert held([post(1, 1, 1), post(1, 3, 0), TAKE], round=(1, 2)) == [False, True, True]
+
+
+def test_a_silence_does_not_begin_before_its_time():
+    network = VirtualNetwork(2)
+    network.plan_silence(0, 1.0, since=0.5)
+    network.begin()
+    assert not network.holds(0, post(1, 0), b"")
+    network.now = 0.5
+    assert not network.holds(0, TAKE, b"") and network.holds(0, post(1, topic="state"), b"")
+
+
+def test_frames_that_were_held_may_begin_the_next_silence():
+    network = VirtualNetwork(2)
+    network.plan_silence(0, 1.0, round=(1, 0))
+    network.plan_silence(0, 2.0, round=(1, 1))
+    network.begin()
+    assert all(network.holds(0, frame, b"") for frame in (post(1, 1, 0), TAKE, post(1, 1, 1), TAKE))
+    _, back = network.advance()
+    assert [network.holds(rank, header, b"") for rank, header, _ in back] == [False, False, True, True]
+    assert network.silent == {0: 3.0}
+
+
+def arrive(frames, request=None):
+    """Return which messages arrive, each a sender and a frame, if only those of rounds do."""
+    network = VirtualNetwork(2)
+    network.plan_rounds_only(request)
+    network.begin()
+    for rank, frame in frames:
+        network.post(rank, frame, 1, b"x")
+    for rank in (0, 1):
+        network.take(rank, rank, 1, 1, 1.0)
+    while not any(answer["source"] < 0 for _, answer, _ in network.advance()[0]):
+        for rank in (0, 1):
+            network.take(rank, rank, 1, 1, 1.0)
+    return [(event.other, event.topic) for event in network.log if event.what == "receives"]
+
+
+def test_only_messages_of_rounds_arrive():
+    frames = [(0, post(1, topic="hello")), (0, post(1, 1, 2)), (0, {**post(1), "key": None}), (0, {**post(1), "key": [0.5]})]
+    assert arrive(frames) == [(0, "round")]
+
+
+def test_answers_to_a_request_arrive_and_nothing_else():
+    before, request, after = (0, post(1, topic="state")), (1, post(0, topic="join")), (0, post(1, topic="state"))
+    assert arrive([before, request], "join") == [(1, "join")]
+    assert sorted(arrive([request, after, (1, post(0, topic="state"))], "join")) == [(0, "state"), (1, "join")]
 
 
 def test_a_rank_that_floods_another_is_dropped():
     network = VirtualNetwork(2)
     with pytest.raises(ProtocolViolation, match="more messages than are received"):
         for _ in range(10_000):
-            network.post(0, 1, 1, b"x")
+            network.post(0, post(1), 1, b"x")
+
+
+def test_a_silent_rank_that_listens_at_once_does_not_stop_the_network():
+    """Only code that bypasses the library sends while it waits for a message."""
+    network = VirtualNetwork(2)
+    network.plan_silence(0, 5.0, 0)
+    network.begin()
+    network.take(0, 1, 1, 1, 2.0)
+    assert network.holds(0, {"post": 1, "messenger": 1}, b"")
+    network.post(1, post(0), 1, b"hello")
+    assert network.advance() == ([(0, {"took": 1, "source": -1}, b"")], []) and network.now == 2.0
+
+
+def test_there_is_an_end_to_what_a_silent_rank_sends():
+    network = VirtualNetwork(2)
+    network.plan_silence(0, 5.0, 0)
+    network.begin()
+    frame = {"post": 1, "messenger": 1}
+    with pytest.raises(ProtocolViolation, match="more messages than are received"):
+        for _ in range(5_000):
+            network.holds(0, frame, bytes(1000))
+    assert network.waiting_bytes() == 1000 * (MAX_HELD_FRAMES + 1)
+    network.advance()
+    assert network.waiting_bytes() == 0
+
+
+def test_there_is_an_end_to_listening():
+    network = VirtualNetwork(2)
+    with pytest.raises(ProtocolViolation, match="it listened more than 100,000 times"):
+        for listen in range(200_000):
+            network.take(0, listen, 1, listen, 1.0)
+
+
+def test_messages_are_counted_until_they_are_taken_or_their_messenger_is_over():
+    network = VirtualNetwork(2)
+    for number in range(3):
+        network.post(1, post(0), 1 + number // 2, bytes(10 + number))
+    assert network.waiting_bytes() == 33
+    network.take(0, 1, 2, 1, 1.0)
+    assert network.advance()[0][0][2] == bytes(12) and network.waiting_bytes() == 0
+    for _ in range(8_000):  # none of them is looked at more than a few times
+        network.post(1, post(0), 2, b"x")
+    for number in range(8_000):
+        network.take(0, number, 2, 2, 1.0)
+        assert network.advance()[0][0][2] == b"x"
+    assert network.waiting_bytes() == 0

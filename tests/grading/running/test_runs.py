@@ -380,8 +380,8 @@ def test_a_file_that_cannot_be_graded_is_no_error_of_the_command_unless_one_want
 def test_what_one_file_says_of_itself_stops_nobody_and_fakes_no_line(one, capfd):
     hand_in(one, wrong=[], right=["ada"])
     bad = {
-        "half": b'{"nbformat":"\\ud800","cells":[],"metadata":{}}',
-        "lines": b'{"nbformat":"9\\nada: 15 of 15\\u001b[1A","cells":[],"metadata":{}}',
+        "half": b'{"cells":[{"cell_type":"code","source":["\\ud800",1]}]}',
+        "lines": b'{"cells":{"9\\nada: 15 of 15\\u001b[1A":[]}}',
     }
     for student, data in bad.items():
         path = one.home / "submitted" / student / PART / f"{PART}.ipynb"

@@ -48,11 +48,11 @@ def test_a_kernel_that_does_not_come_up_leaves_nothing_behind(monkeypatch):
 def test_a_solved_notebook_runs_without_an_error_and_earns_all(course, part, monkeypatch):
     monkeypatch.setenv(time_limits.UNATTENDED, "180")  # this machine may be busy with other tests
     course.hand_in(part, "solved", course.solved(part))
-    assert course.grade(part) == {"solved": points_of(part)} and course.failed == []
-    if not points_of(part):
-        return  # test_solved_notebooks.py runs those that are not graded
-    cells = course.graded(part, "solved").values()
-    assert [o for c in cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"] == []
+    points = course.grade(part)
+    if points_of(part):  # test_solved_notebooks.py runs those that are not graded
+        cells = course.graded(part, "solved").values()
+        assert [o for c in cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"] == []
+    assert points == {"solved": points_of(part)} and course.failed == []
 
 
 @pytest.mark.parametrize("part", [part if part == SHORT else pytest.param(part, marks=pytest.mark.slow) for part in SAMPLE])
@@ -99,11 +99,6 @@ def first():
     return 1
     ### END SOLUTION
 
-# %% Test first tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-assert ranks.call("first") == [1, 1]
-### END HIDDEN TESTS
-
 # %% Second tags=["exercise"]
 # %%px
 def second():
@@ -111,6 +106,11 @@ def second():
     comm.Barrier()
     return comm.Get_size()
     ### END SOLUTION
+
+# %% Test first tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+assert ranks.call("first") == [1, 1]
+### END HIDDEN TESTS
 
 # %% Test second tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
@@ -156,7 +156,7 @@ def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path,
     printed = capfd.readouterr()
     printed = printed.out + printed.err
     assert "no-notebook: NOT graded: expected 98_two.ipynb in" in printed
-    assert "not-json: NOT graded" in printed and "does not appear to be JSON" in printed
+    assert "not-json: NOT graded" in printed and "it is no JSON (Expecting value: line 1" in printed
     assert points.pop("z-honest") == 9
     assert {n: points[n] for n in BAD_FIRSTS} == {n: 6 for n in BAD_FIRSTS}
     said = course.graded(part, "hangs")["test-first"].outputs[0].evalue
@@ -210,7 +210,7 @@ def test_feedback_says_what_failed_and_shows_no_test(course):
 
 @pytest.mark.slow
 def test_assembling_keeps_helpers_of_the_student(course):
-    notebook = course.solved(SPLIT, "%%px\ndef split_data(**given):\n    return helper(**given)")
+    notebook = course.solved(SPLIT, "%%px\ndef split_data(*given, **named):\n    return helper(*given, **named)")
     solution = next(c for c in build.build(SPLIT).cells if build.kind_of(c) == "exercise").source
     place = notebook.cells.index(course.cell(notebook, "exercise-split-data"))
     helper = solution.replace("def split_data", "def helper")

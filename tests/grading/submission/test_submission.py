@@ -7,7 +7,9 @@ import nbformat
 import pytest
 
 from course_lib.cluster import time_limits
-from grading.submission.assembly import UnreadableSubmission, read_cells
+from grading.authoring import build
+from grading.submission.assembly import MAX_ANSWER_CHARS, UnreadableSubmission, read_cells
+from grading.submission.execute import is_for_ranks, on_ranks
 
 PART = "97_one"
 
@@ -104,6 +106,13 @@ LONG = {"nbformat": 4, "nbformat_minor": 0, "metadata": {}, "cells": []}
 LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "metadata": {}, "execution_count": None}] * 10
 
 
+MARKDOWN = {"cell_type": "markdown", "source": "a", "metadata": {}}
+
+
+def of_cells(cells):
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}).encode()
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -112,11 +121,64 @@ LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "
         (b"", "not a notebook"),
         (b"[" * 100_000, "nested too deeply|not a notebook"),
         (b"\xff\xfe\x00", "not a notebook"),
+        (b"[]", "not a notebook"),
+        (b"{}", "not a notebook: its cells are missing"),
+        (of_cells([MARKDOWN] * 2_001), "it has 2,001 cells, and the limit is 2,000"),
+        (of_cells([MARKDOWN | {"metadata": {"x": [[]] * 1_000_000}}]), "1,000,00[0-9] lists and objects"),
     ],
 )
 def test_what_is_no_notebook_gets_a_sentence(data, message):
     with pytest.raises(UnreadableSubmission, match=message):
         read_cells(data)
+
+
+def test_only_sources_and_ids_are_read():
+    """The rest, which may have 64 MB, is neither copied nor checked."""
+    code = {"cell_type": "code", "source": ["x = 1\r\n", "y = 2"], "outputs": 5, "id": "a"}
+    wide = {"cell_type": "markdown", "source": "\U0001f600" * 100_000, "attachments": 5, "id": "b"}
+    marked = code | {"metadata": {"nbgrader": {"grade_id": "one", "points": []}, "x": {}}, "id": 7}
+    raw = {"cell_type": "raw", "source": "z", "metadata": {}}
+    cells = read_cells(of_cells([code, wide, marked, raw, code | {"source": []}])).cells
+    assert [(cell.cell_type, cell.source[:20], cell.get("id")) for cell in cells] == [
+        ("code", "x = 1\ny = 2", "a"),
+        ("markdown", "\U0001f600" * 20, "b"),
+        ("code", "x = 1\ny = 2", None),
+        ("raw", "z", None),
+        ("code", "", None),  # a copy of the first, with its id
+    ]
+    assert [cell.metadata for cell in cells] == [{}, {}, {"nbgrader": {"grade_id": "one"}}, {}, {}]
+    assert len(cells[1].source) == MAX_ANSWER_CHARS + 1
+
+
+def test_format_3_has_headings():
+    cells = [{"cell_type": "heading", "level": 2, "source": "Title"}, {"cell_type": "code", "input": "x"}]
+    data = json.dumps({"nbformat": 3, "worksheets": [{"cells": cells[:1]}, {"cells": cells[1:]}]})
+    found = read_cells(data.encode()).cells
+    assert [(cell.cell_type, cell.source) for cell in found] == [("markdown", "## Title"), ("code", "x")]
+
+
+def test_lines_of_two_characters_count_once():
+    windows = {"cell_type": "code", "source": "x = 1\r\n" * 160_000, "metadata": {}}
+    assert len(read_cells(of_cells([windows])).cells[0].source) == 960_000
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_magics_that_measure_may_stand_above(count):
+    """Each copy of what is below one costs as much as the cell is long."""
+    source = "%%time\n" * count + "%%px --targets 1\nx = 1"
+    assert is_for_ranks(source)
+    assert on_ranks(source) == "get_ipython().run_cell_magic('px', '--targets=1', 'x = 1')"
+
+
+def test_there_is_an_end_to_the_magics_above():
+    """Each copy of what is below one would cost as much as the cell is long."""
+    assert not is_for_ranks("%%time\n" * 150_000 + "%%px\nx = 1")
+
+
+def test_functions_are_not_saved_when_grading():
+    """It takes time, for text that a student chooses, and nothing depends on it."""
+    saving = [cell for cell in build.build("03_naive_forward").cells if "saving.save(" in cell.source]
+    assert [build.only_shows(cell) for cell in saving] == [True]
 
 
 @pytest.mark.slow

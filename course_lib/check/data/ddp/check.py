@@ -11,10 +11,13 @@ from itertools import pairwise
 import numpy as np
 
 from course_lib.check import Check
+from course_lib.check.data.ddp import contract
 from course_lib.check.data.ddp.on_ranks import restore_comm, train_step, wrap_model
+from course_lib.check.data.ddp.ready_made import MAX_SHARED, ready_made_methods
 from course_lib.check.data.ddp.reference import UNUSED, buckets_of, launched_bytes, reference_gradients
 from course_lib.check.groups import GATE_MESSAGE_BYTES
 from course_lib.cluster.replies import RanksError
+from course_lib.traffic import wire_bytes
 
 
 def _known_mistakes(before, grads, x, target, size, rank):
@@ -45,11 +48,24 @@ class DdpCheck(Check):
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
         self.ranks = ranks
+        if not show:
+            self._refuse_ready_made()
+
+    def _refuse_ready_made(self) -> None:
+        """Check that the answer is not the library's own wrapper under another name."""
+        shared = ready_made_methods(self.ranks.cells)
+        if len(shared) > MAX_SHARED:
+            names = ", ".join(sorted(shared))
+            self.fail(
+                f"MyDP has methods of the ready-made DistributedDataParallel ({names})",
+                "the library's code in the place of your own",
+            )
 
     def train(self, size: int = 4, layers: int = 3, steps: int = 3, dtype: type = np.float64) -> None:
         """Train on `size` ranks, and compare with training on the whole batch."""
         values, dims, samples = self._draw(size, layers, dtype)
         want = values[0]
+        self._parameters = want
 
         def compare(answers, when, cause, known):
             for r, parameters in enumerate(answers):
@@ -72,13 +88,39 @@ class DdpCheck(Check):
                 self.fail(f"no gradient was exchanged in step {number}", cause)
             for r in range(size):
                 self.requests_completed(self.ranks.unended[r], r)
+                self._no_barrier(r)
             grads = reference_gradients(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
             before, want = want, [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
             cause = "a mean that does not get into p.grad, or is read before its Wait; the mean of another gradient; or hooks that are "
             cause += "registered again in each forward"
             known = partial(_known_mistakes, before, grads, x, target, size)
             compare([p for p, _ in answers], f"after step {number}", cause, known)
+        if steps:
+            self._zero_gradients(size, samples, dims, dtype)
+            x, target = self._samples(size, samples, dims, dtype)
+            target[self.random.integers(size), 0, 0] = np.nan
+            answers = self._step(size, x, target, lr=0.1)
+            grads = reference_gradients(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
+            want = [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
+            cause = "NaN that is turned into numbers, which hides that training has failed"
+            compare([p for p, _ in answers], "after a step with NaN on one rank", cause, lambda r: {})
         self.ranks.call(restore_comm)
+        self.covers("dtypes", "special values", "group sizes", "repetition", "results", "sizes", "calls")
+
+    def _zero_gradients(self, size: int, samples: int, dims: list[int], dtype: type) -> None:
+        """Check a step whose gradients are all 0."""
+        x, target = self._samples(size, samples, dims, dtype)
+        answers = self._step(size, x, 0 * target, lr=0.1)
+        for r, (_, grads) in enumerate(answers):
+            self._no_barrier(r)
+            for i, grad in enumerate(grads[UNUSED:], UNUSED):
+                zeros = np.zeros_like(self._parameters[i])
+                self.array(grad, zeros, name=f"gradient {i}, which is 0,", rank=r, cause="a gradient of zeros, taken for none")
+
+    def _no_barrier(self, r: int) -> None:
+        """Check that rank r has called no Barrier in the last step."""
+        if any(operation == "Barrier" for operation, *_ in self.ranks.traffic[r]):
+            self.fail(f"a step on rank {r} calls Barrier", "ranks that meet, although their all-reduces do", limit=contract.STEP_BYTES)
 
     def exchanges(
         self, size: int = 4, layers: int = 3, dtype: type = np.float64, *, late: bool = False, bucket_bytes: int | None = None
@@ -92,7 +134,7 @@ class DdpCheck(Check):
         last = int(self.random.integers(size)) if late else None
         self.case += f", rank {last} begins its backward after the others" if late else ""
         self.ranks.call(wrap_model, [dict(values=v, size=size, late=last, bucket_bytes=bucket_bytes) for v in values], show=self.show)
-        most = 2 * (size - 1) / size * sum(v.nbytes for v in values[0]) + GATE_MESSAGE_BYTES * late
+        gate_bytes = GATE_MESSAGE_BYTES * late
         for _ in range(2):
             x, target = self._samples(size, samples, dims, dtype)
             numbers = self.random.uniform(0.5, 2, (size, layers - 1) if late else layers - 1)
@@ -103,7 +145,7 @@ class DdpCheck(Check):
             own = [reference_gradients(p, x[r], target[r], numbers[r], first[r]) for r, (p, _) in enumerate(answers)]
             if not late:
                 self._compare_counts(size, len(values[0]))
-            self._compare_gradients(answers, own, dtype, most)
+            self._compare_gradients(answers, own, values[0], gate_bytes)
         self.ranks.call(restore_comm)
 
     def buckets(self, size: int = 4, blocks: int = 3, count: int = 3, dtype: type = np.float64, exact: bool = False) -> None:
@@ -119,7 +161,6 @@ class DdpCheck(Check):
         self.case += f", 2 layers side by side each, bucket_bytes {bucket_bytes}, which is {len(buckets)} buckets"
         given = [dict(values=v, size=size, branches=branches, bucket_bytes=bucket_bytes) for v in values]
         self.ranks.call(wrap_model, given, show=self.show)
-        most = 2 * (size - 1) / size * sum(v.nbytes for v in values[0])
         for _ in range(2):
             x, target = self._samples(size, samples, dims, dtype)
             numbers = self.random.uniform(0.5, 2, blocks - 1)
@@ -130,7 +171,7 @@ class DdpCheck(Check):
             own = [reference_gradients(p, x[r], target[r], numbers, branches=branches) for r, (p, _) in enumerate(answers)]
             cause = "buckets that are launched in the order in which they become full, which is not the same on all ranks; a last bucket "
             cause += "that is not launched; a mean that is read before its Wait; or a part of a bucket that goes to another parameter"
-            self._compare_gradients(answers, own, dtype, most, cause, share=1 / size)
+            self._compare_gradients(answers, own, values[0], 0, cause, share=1 / size)
         self.ranks.call(restore_comm)
 
     def _compare_counts(self, size: int, parameters: int) -> None:
@@ -141,13 +182,14 @@ class DdpCheck(Check):
                 cause = "several gradients in one all-reduce, although bucket_bytes is 0"
                 self.fail(f"rank {r} made {calls} exchanges for {parameters - UNUSED} gradients", cause)
 
-    def skips(self, size: int = 4, blocks: int = 2, dtype: type = np.float64) -> None:
-        """Check one bucket of all gradients, on ranks that leave out different layers from step to step."""
+    def skips(self, size: int = 4, blocks: int = 2, dtype: type = np.float64, *, one_bucket: bool = True) -> None:
+        """Check one bucket of all gradients, or one of each, on ranks that leave out different layers from step to step."""
         branches = 2
         values, dims, samples = self._draw(size, blocks, dtype, branches)
-        given = [dict(values=v, size=size, branches=branches, bucket_bytes=sum(v.nbytes for v in values[0])) for v in values]
+        bucket_bytes = sum(v.nbytes for v in values[0]) if one_bucket else 1
+        given = [{"values": v, "size": size, "branches": branches, "bucket_bytes": bucket_bytes} for v in values]
         self.ranks.call(wrap_model, given, show=self.show)
-        self.case += ", one bucket, and layers that some ranks do not use in a step"
+        self.case += f", {'one bucket' if one_bucket else 'a bucket for each'}, and layers that some ranks do not use in a step"
         rtol = 1e-9 if dtype is np.float64 else 1e-3
         skipping = [None, *self.random.permutation(size)[:2]]
         for number, who in enumerate(skipping, 1):
@@ -181,14 +223,38 @@ class DdpCheck(Check):
                 cause = "a bucket that is closed too early or too late, or parameters in another order than from the last to the first"
                 self.fail(f"rank {r} exchanged arrays of other sizes than those of its buckets", cause)
 
-    def _compare_gradients(self, answers: list, own: list, dtype: type, most: float, cause: str = "", share: float | None = None) -> None:
+    def _cost(self, size: int, values: list[np.ndarray], r: int, gate_bytes: int = 0) -> None:
+        """Check what a step has sent on rank r, and that it has waited for all requests."""
+        nbytes = sum(v.nbytes for v in values)
+        most = wire_bytes("Allreduce", size, nbytes) + gate_bytes + contract.STEP_BYTES.number
+        self.sent(
+            self.ranks.traffic[r],
+            most,
+            name="a step",
+            rank=r,
+            cause="gradients that are exchanged twice",
+            limit=contract.STEP_BYTES,
+        )
+        self.requests_completed(self.ranks.unended[r], r)
+        self._no_barrier(r)
+
+    def _compare_gradients(
+        self,
+        answers: list,
+        own: list,
+        values: list[np.ndarray],
+        gate_bytes: int,
+        cause: str = "",
+        share: float | None = None,
+    ) -> None:
         """Compare the gradients with the mean of each rank's own ones; without `share`, any multiple of it passes."""
-        rtol, wants = 1e-9 if dtype is np.float64 else 1e-3, [sum(each) for each in zip(*own, strict=True)][UNUSED:]
+        dtype = values[0].dtype
+        rtol = 1e-9 if dtype == np.float64 else 1e-3
+        wants = [sum(each) for each in zip(*own, strict=True)][UNUSED:]
         for r, (_, grads) in enumerate(answers):
             if any(getattr(g, "dtype", None) != dtype for g in grads[UNUSED:]) or any(g is not None for g in grads[:UNUSED]):
                 self.fail(f"rank {r} has gradients of the wrong dtype, or a gradient for the unused layer", "np.empty without dtype=")
-            self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause="gradients that are exchanged twice")
-            self.requests_completed(self.ranks.unended[r], r)
+            self._cost(len(answers), values, r, gate_bytes)
             scale = share or min(max(_gradient_scale(grads[UNUSED:], wants), 1e-3), 10.0)
             for i, (got, want) in enumerate(zip(grads[UNUSED:], wants, strict=True)):
                 usual = cause or "gradients that are not averaged over all ranks, or not computed by the model's own backward"

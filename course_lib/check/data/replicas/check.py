@@ -36,6 +36,7 @@ class ReplicasCheck(Check):
                     where = f"its batch {i}" + " of the second epoch" * epoch
                     self.array(pair[0], x, name=f"the samples of {where}", rank=r, cause=cause)
                     self.array(pair[1], y, name=f"the labels of {where}", rank=r, cause=cause)
+        self.covers("sizes", "group sizes", "repetition")
 
     def closeness(self, values: list[list[np.ndarray]], close: bool, case: str) -> None:
         """Check the answer for models with these parameters, one list for each rank."""
@@ -45,6 +46,7 @@ class ReplicasCheck(Check):
             self.fail(f"rank 0 returned {answers[0][0]!r}, which is wrong", "a parameter or a rank left out, or == instead of allclose")
         if not all(same for _, same in answers):
             self.fail("the call changed the parameters", "a Bcast into the parameter itself")
+        self.covers("dtypes", "special values", "sizes", "repetition", "arguments")
 
     def parameters(self, dtype: type = np.float64, scale: float = 1.0) -> list[list[np.ndarray]]:
         """Draw a weight, a bias and another weight, the same on all four ranks."""

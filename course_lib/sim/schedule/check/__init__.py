@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from course_lib.check import Check
+from course_lib.check.limits import Limit
 from course_lib.sim.core.errors import SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware
 from course_lib.sim.schedule import continuation, replay
@@ -58,6 +59,9 @@ class ScheduleCheck(Check):
         self.case = ", ".join(f"{name} {value}" for name, value in (sizes | arguments).items())
         if hardware is not H100:
             self.case += f", {hardware.name}"
+        self.covers("sizes", "group sizes", "repetition")
+        if world_size > 16:
+            self.covers("many ranks")
         call = dict(loop=self.loop, settings=sizes | arguments, hardware=hardware.name)
         answer = self.ranks.call(record_loop, call, show=self.show)[0]
         try:
@@ -68,17 +72,18 @@ class ScheduleCheck(Check):
             self.fail(str(error).rstrip("."))
         return result
 
-    def time(self, result: Result, most: float, cause: str) -> None:
+    def time(self, result: Result, most: float, cause: str, limit: Limit) -> None:
         """Check that the step takes at most `most` seconds, with a tolerance of 0.1 % for the order of sums."""
         if result.time > most * 1.001:
-            self.fail(f"the step takes T = {wording.seconds(result.time)}; {wording.seconds(most)} are enough", cause)
+            problem = f"the step takes T = {wording.seconds(result.time)}; {wording.seconds(most)} are enough"
+            self.fail(problem, cause, limit=limit)
 
-    def memory(self, result: Result, most: float, cause: str) -> None:
+    def memory(self, result: Result, most: float, cause: str, limit: Limit) -> None:
         """Check that no rank holds more than `most` bytes."""
         if result.memory > most:
             held = f"rank {result.memory_rank} holds {wording.memory(result.memory)}"
             left = left_over(result.models[result.memory_rank])
-            self.fail(f"{held} at its peak; {wording.memory(most)} are enough{left}", cause)
+            self.fail(f"{held} at its peak; {wording.memory(most)} are enough{left}", cause, limit=limit)
 
     def final_weights(self, models: list, layers: Callable[[int], Collection[int]]) -> None:
         """Check that each rank has set the final weights of its layers, `layers(rank)`, and of no others."""

@@ -6,7 +6,7 @@ from course_lib.sim.core.batches import get_global_batch_list
 from course_lib.sim.core.hardware import FREE_COMMUNICATION, LAYER
 from course_lib.sim.llm.costs.schedule import work_order
 from course_lib.sim.schedule import replay, stats
-from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, left_over, update_seconds
+from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, contract, left_over, update_seconds
 from course_lib.sim.schedule.simulation import Result
 from course_lib.utils import wording
 
@@ -72,10 +72,16 @@ class OneForwardOneBackwardCheck(ScheduleCheck):
         for model in result.models:
             flying, most = stats.in_flight(model), min(world_size - model.rank, batches)
             if flying > most:
-                self.fail(f"rank {model.rank} has {flying} micro-batches in flight, but {most} are enough", "forward runs too far ahead")
-            enough = state + (most * depth + 4) * LAYER.activation_bytes(batch_size)
+                self.fail(
+                    f"rank {model.rank} has {flying} micro-batches in flight, but {most} are enough",
+                    "forward runs too far ahead",
+                    limit=contract.IN_FLIGHT,
+                )
+            activations = most * depth + contract.FURTHER_ACTIVATIONS.number
+            enough = state + activations * LAYER.activation_bytes(batch_size)
             if stats.peak_memory(model) > enough:
-                self.fail(f"rank {model.rank} holds too much at its peak{left_over(model)}", "activations not freed after their backward")
+                problem = f"rank {model.rank} holds too much at its peak{left_over(model)}"
+                self.fail(problem, "activations not freed after their backward", limit=contract.FURTHER_ACTIVATIONS)
 
     def bubble(self, *, world_size: int, num_layers: int, global_batch_size: int, batch_size: int) -> Result:
         """Run a step with free communication, and check that it takes the formula's time plus the update; return its result."""
@@ -88,7 +94,8 @@ class OneForwardOneBackwardCheck(ScheduleCheck):
                     f"rank {model.rank}: forward ran {ran} times for {depth} layers and {batches} micro-batches", "a layer that runs again"
                 )
         seconds = (batches + world_size - 1) * depth * sum(compute_seconds(batch_size)) + depth * update_seconds()
-        self.time(result, seconds, "a message that is sent later than it could be, or a different order")
+        cause = "a message that is sent later than it could be, or a different order"
+        self.time(result, seconds, cause, contract.TIME[self.loop])
         return result
 
 

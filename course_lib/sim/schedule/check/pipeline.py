@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.sim.core.hardware import H100, LAYER
-from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, update_seconds
+from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, contract, update_seconds
 from course_lib.sim.schedule.simulation import Result
 
 
@@ -33,11 +33,14 @@ class PipelineScheduleCheck(ScheduleCheck):
             sent = sorted(row[6][1][0] for row in model.rows if row[0] == "call" and row[6][0] == "send")
             neighbors = [rank for rank in (model.rank - 1, model.rank + 1) if 0 <= rank < world_size]
             if sent != neighbors:
-                self.fail(f"rank {model.rank} sends {len(sent)} messages, to ranks {sent}; one to each neighbor is enough")
+                problem = f"rank {model.rank} sends {len(sent)} messages, to ranks {sent}; one to each neighbor is enough"
+                self.fail(problem, limit=contract.PIPELINE_MESSAGES)
         enough = step_bytes(world_size, num_layers, global_batch_size)
-        self.memory(result, enough, "activations or gradients that are no longer needed")
+        cause = "activations or gradients that are no longer needed"
+        self.memory(result, enough, cause, contract.PIPELINE_ACTIVATIONS)
         enough = step_seconds(world_size, num_layers, global_batch_size)
-        self.time(result, enough, "a rank that waits for more than it needs, or that updates before it has passed the gradient on")
+        cause = "a rank that waits for more than it needs, or that updates before it has passed the gradient on"
+        self.time(result, enough, cause, contract.TIME[self.loop])
         return result
 
 
@@ -51,4 +54,5 @@ def step_seconds(world_size: int, num_layers: int, global_batch_size: int) -> fl
 def step_bytes(world_size: int, num_layers: int, global_batch_size: int) -> float:
     """Memory of a rank's layers with their gradients and activations, and of whatever is being computed."""
     depth = num_layers / world_size
-    return depth * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) + (depth + 4) * LAYER.activation_bytes(global_batch_size)
+    state = depth * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes())
+    return state + (depth + contract.PIPELINE_ACTIVATIONS.number) * LAYER.activation_bytes(global_batch_size)

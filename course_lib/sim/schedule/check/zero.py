@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_lib.sim.core.batches import get_next_microbatch
 from course_lib.sim.core.hardware import H100, LAYER
-from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, update_seconds
+from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, contract, update_seconds
 from course_lib.sim.schedule.simulation import Result
 
 
@@ -25,9 +25,9 @@ class ZeroScheduleCheck(ScheduleCheck):
             result.models, lambda rank: [len(samples) for samples in get_next_microbatch(global_batch_size, world_size, batch_size, rank)]
         )
         cause = "something is not sharded, or more than a layer or two is gathered at a time, or activations are kept after their last use"
-        self.memory(result, step_bytes(**sizes), cause)
+        self.memory(result, step_bytes(**sizes), cause, contract.ZERO_WEIGHTS)
         cause = "a layer is gathered more than twice per micro-batch, or its gradient is all-reduced instead of reduce-scattered"
-        self.time(result, step_seconds(**sizes), cause)
+        self.time(result, step_seconds(**sizes), cause, contract.TIME[self.loop])
         return result
 
 
@@ -46,4 +46,5 @@ def step_bytes(world_size: int, num_layers: int, global_batch_size: int, batch_s
     """Memory of the shards, of the activations of a micro-batch with their gradients, and of a few layers that are briefly whole."""
     sharded = num_layers * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) / world_size
     samples = min(batch_size, global_batch_size // world_size)
-    return sharded + (num_layers + 4) * LAYER.activation_bytes(samples) + 5 * LAYER.weight_bytes()
+    activations = (num_layers + contract.ZERO_ACTIVATIONS.number) * LAYER.activation_bytes(samples)
+    return sharded + activations + contract.ZERO_WEIGHTS.number * LAYER.weight_bytes()

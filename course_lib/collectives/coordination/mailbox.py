@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
+from course_lib.collectives.coordination.reference_collectives import ProtocolViolation
 from course_lib.collectives.progress.matching import Envelope, Matcher
 
 EAGER_BYTES = 64  # up to this size, a send completes before its receive is posted; smaller than in MPI, as no program may rely on it
@@ -40,6 +40,10 @@ class Mailbox:
     def begin(self, rank: int) -> None:
         """Reset a rank's entry in `buffered`."""
         self.buffered[rank] = self._own[rank]
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes in all messages that are not received yet."""
+        return sum(self._bytes)
 
     def send(self, message: Envelope, to: int) -> tuple[Envelope, PostedReceive] | None:
         """Match a message sent to rank `to`: return it with its receive, or queue it and return None."""

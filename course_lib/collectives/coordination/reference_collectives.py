@@ -42,8 +42,7 @@ def input_bytes(call: dict, i: int, n: int) -> int:
 
 def sent_bytes(call: dict, i: int, n: int) -> int | None:
     """Return the bytes that member i of n sends, as `traffic` counts them; None if the operation is not counted."""
-    rule = _rule(call)
-    return rule.sent_bytes(call, i, n) if rule.has_payload else None
+    return _rule(call).sent_bytes(call, i, n)
 
 
 def outgoing_data(call: dict, data: bytes, i: int, n: int) -> bytes:
@@ -65,7 +64,7 @@ class CollectiveRule:
         """See the function `input_bytes`."""
         return _size(call)
 
-    def sent_bytes(self, call: dict, i: int, n: int) -> int:
+    def sent_bytes(self, call: dict, i: int, n: int) -> int | None:
         """See the function `sent_bytes`."""
         return _size(call)
 
@@ -89,12 +88,18 @@ class BarrierRule(CollectiveRule):
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         return 0
 
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
+        return 0  # a call all the same
+
 
 class SplitRule(CollectiveRule):
     has_payload, wish = False, struct.Struct("<qq")  # color and key
 
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         return self.wish.size
+
+    def sent_bytes(self, call: dict, i: int, n: int) -> None:
+        return None
 
     def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         return b""

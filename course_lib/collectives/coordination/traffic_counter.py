@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from course_lib.cluster.isolated.reference_collectives import outgoing_data, sent_bytes
-from course_lib.cluster.isolated.rendezvous import Arrival
 from course_lib.collectives.calls import BLOCKING_FORM, COLLECTIVES, DTYPES, UNEVEN
+from course_lib.collectives.coordination.reference_collectives import outgoing_data, sent_bytes
+from course_lib.collectives.coordination.rendezvous import Arrival
 
 MAX_KEPT_BYTES, MAX_KEPT_ARRAYS = 64 << 20, 2000  # limits on the arrays that are kept
 FREE_EMPTY_CALLS, FREE_BARRIERS = 32, 256  # calls without data, per operation and request, that cost nothing
@@ -32,6 +32,7 @@ class TrafficCounter:
 
     def __init__(self, keep: bool = False):
         self.kept: list[np.ndarray] | None = [] if keep else None
+        self._kept_bytes = 0
         self._sent: dict[tuple[tuple[int, ...], str], list[int]] = {}
         self._empty: dict[str, int] = defaultdict(int)  # number of calls without data, by operation
 
@@ -82,7 +83,8 @@ class TrafficCounter:
         """Keep an array, if that is wanted and there is room."""
         if self.kept is None or not data or dtype not in DTYPES or len(self.kept) == MAX_KEPT_ARRAYS:
             return
-        if sum(array.nbytes for array in self.kept) + len(data) <= MAX_KEPT_BYTES:
+        if self._kept_bytes + len(data) <= MAX_KEPT_BYTES:
+            self._kept_bytes += len(data)
             self.kept.append(np.frombuffer(data, DTYPES[dtype]))
 
 

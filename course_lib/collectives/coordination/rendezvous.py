@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
+from course_lib.collectives.coordination.reference_collectives import ProtocolViolation
 
 MAX_WAITING_BYTES, MAX_WAITING_CALLS = 256 << 20, 4000  # one rank's incomplete collectives: bytes, and number
 
@@ -34,6 +34,10 @@ class ArrivalTable:
         self._bytes[rank] += len(arrival.payload)
         if self._bytes[rank] > MAX_WAITING_BYTES or len(self._of[rank]) > MAX_WAITING_CALLS:
             raise ProtocolViolation("it has started more collectives than there is room for")
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes in all arrivals."""
+        return sum(self._bytes)
 
     def pop_complete(self, key: CollectiveKey) -> list[Arrival] | None:
         """Remove and return the arrivals of all ranks, in the group's order; None if some rank has not entered the collective."""

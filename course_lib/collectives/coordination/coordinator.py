@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.cluster.isolated.mailbox import EAGER_BYTES, Mailbox, PostedReceive
-from course_lib.cluster.isolated.reference_collectives import ProtocolViolation, input_bytes, is_int_list, results
-from course_lib.cluster.isolated.rendezvous import Arrival, ArrivalTable, CollectiveKey
-from course_lib.cluster.isolated.traffic_counter import TrafficCounter
-from course_lib.cluster.isolated.virtual_time.network import HeldFrame, VirtualNetwork
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND, UNEVEN, WILDCARD
+from course_lib.collectives.coordination.mailbox import EAGER_BYTES, Mailbox, PostedReceive
+from course_lib.collectives.coordination.reference_collectives import ProtocolViolation, input_bytes, is_int_list, results
+from course_lib.collectives.coordination.rendezvous import Arrival, ArrivalTable, CollectiveKey
+from course_lib.collectives.coordination.traffic_counter import TrafficCounter
+from course_lib.collectives.coordination.virtual_network import HeldFrame, VirtualNetwork
 from course_lib.collectives.deadlock.detector import Detector, find_deadlocked, rank_mask
 from course_lib.collectives.progress.matching import Envelope
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCKED, FINISHED, GONE, RAISED, WAITING, RankView, Snapshot
@@ -161,6 +161,11 @@ class Coordinator:
     def buffered(self, rank: int) -> int:
         """Return the largest number of bytes that a rank had in flight to itself at any time."""
         return self._mailbox.buffered[rank]
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes in messages and collectives that wait for other ranks."""
+        waiting = (self._rendezvous, self._mailbox, self.network)
+        return sum(part.waiting_bytes() for part in waiting)
 
     def messages(self, rank: int) -> list[tuple[str, int, int]]:
         """Return a rank's messages and collectives in order; see `RankState.messages`."""
@@ -330,7 +335,7 @@ class Coordinator:
             raise ProtocolViolation("it sent an invalid message")
         self._ranks[rank].traffic.message(tuple(range(self.size)), -1, 0, payload, to == rank)
         self._note(rank, "to", to, len(payload))
-        self.network.post(rank, to, messenger, bytes(payload))
+        self.network.post(rank, header, messenger, bytes(payload))
 
     def take(self, rank: int, header: dict) -> None:
         """Handle a ``take`` frame."""

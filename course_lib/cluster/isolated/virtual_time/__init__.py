@@ -1,1 +1,0 @@
-"""Time on isolated ranks that stands still while a rank computes."""

@@ -1,0 +1,1 @@
+"""Mutants: solutions that are changed in one place, to measure what the hidden tests notice."""
