@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from course_lib.check import Check
+from course_lib.check import Check, scratch
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 from course_lib.utils import wording
 
@@ -49,13 +49,13 @@ class GroupCheck(Check):
 
     def baseline_memory(self, what: str) -> list[int]:
         """Bytes each rank holds before `what` exists; CheckFailed if it is so much that freeing it would distort the measurement."""
-        found, most = self.ranks.held(), self.baseline_limit()
-        for r, held in enumerate(found if ISOLATION_VARIABLE in os.environ else []):
+        most = self.baseline_limit()
+        baseline = scratch.held_without_scratch(self.ranks, most)
+        for r, held in enumerate(baseline if ISOLATION_VARIABLE in os.environ else []):
             if held > most:
-                cause = "arrays in variables of other cells, or large modules that they import on the ranks"
-                said = f"before {what} exists, rank {r} holds {wording.size(held)}, but this check allows {wording.size(most)}"
-                self.fail(said, cause)
-        return found
+                problem = f"before {what} exists, rank {r} holds {wording.size(held)}, but this check allows {wording.size(most)}"
+                self.fail(problem, scratch.CAUSE)
+        return baseline
 
     def baseline_limit(self) -> int:
         """Bytes that a rank may hold before it is measured."""

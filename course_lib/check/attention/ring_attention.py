@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from course_lib import memory, traffic
-from course_lib.check import Check, CheckFailed
+from course_lib.check import Check, CheckFailed, scratch
 from course_lib.check.attention import contract
 from course_lib.check.attention.kernels import end_measurement, fetch_columns, measure_backward, measure_step, run_layers, warm_up_step
 from course_lib.check.groups import BASELINE_BYTES
@@ -234,6 +234,7 @@ class RingAttentionCheck(Check):
             Likewise the peak of the backward pass.
         """
         memory.keep_freed()  # in this process
+        scratch.held_without_scratch(self.ranks, BASELINE_BYTES)
         self.case = f"{size} ranks, q of shape {shape} on each"
         seeds = self.random.integers(1 << 62, size=4).tolist()
         self.ranks.call(warm_up_step, [dict(size=size, seed=s, shape=shape, backward=one_call) for s in seeds], show=self.show)

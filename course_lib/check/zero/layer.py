@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from course_lib.check import Check
+from course_lib.check import Check, scratch
 from course_lib.check.zero import contract
 from course_lib.engine.namespace import get_ipython, student
 from course_lib.traffic import wire_bytes
@@ -88,13 +88,12 @@ class ShardCheck(Check):
     def memory_between_calls(self, size: int, shape: tuple[int, int], dtype: type = np.float64) -> None:
         """Check the memory a layer keeps between its calls against its shards and their gradients; and its results."""
         self.steps(size, (20, 20), 2, np.float64, 2)  # after this, Python and NumPy have allocated what they keep
-        before, whole = self.ranks.held(), np.dtype(dtype).itemsize * (shape[0] + 1) * shape[1]
+        whole = np.dtype(dtype).itemsize * (shape[0] + 1) * shape[1]
+        before = scratch.held_without_scratch(self.ranks, whole // 4)
         for r, held in enumerate(before[:size]):
             if held > whole // 4:  # freeing it while the layer exists would distort the measurement
-                cause = (
-                    "arrays in variables of other cells, or large modules that they import on the ranks and that this part does not need"
-                )
-                self.fail(f"before the layer exists, rank {r} keeps {held:,} bytes, but this check allows {whole // 4:,}", cause)
+                problem = f"before the layer exists, rank {r} keeps {held:,} bytes, but this check allows {whole // 4:,}"
+                self.fail(problem, scratch.CAUSE)
         most = 2 * whole / size + whole * contract.KEPT_BYTES.number
 
         def look(when: str) -> None:

@@ -6,6 +6,7 @@ import re
 import nbformat
 import pytest
 from machine import patient
+from nbformat.v4 import new_code_cell
 
 from course_lib.cluster import time_limits
 from grading import variants
@@ -273,3 +274,15 @@ def test_a_hand_in_from_before_a_move_keeps_its_points(course):
 def test_what_runs_before_another_answer_runs_without_an_error():
     with variants.RunningPart(SHORT) as part:
         assert [o for o in part._run(variants.RESET_LIMITS).outputs if o.output_type == "error"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["08_zero3_layer", "23_ring_attention", "25_real_pipeline", "26_fsdp"])
+def test_large_arrays_of_a_students_other_cells_cost_no_points_for_memory(course, part, monkeypatch):
+    monkeypatch.setenv(time_limits.UNATTENDED, "180")  # this machine may be busy with other tests
+    notebook = course.solved(part)
+    exercise = next(i for i, cell in enumerate(notebook.cells) if cell.id.startswith("exercise"))
+    played = "%%px\nimport numpy as np\ntried = {'x': [np.ones(4_000_000)]}\nnp.ones(2_000_000)"
+    notebook.cells.insert(exercise + 1, new_code_cell(played))
+    course.hand_in(part, "played", notebook)
+    assert course.grade(part) == {"played": points_of(part)}
