@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from course_lib import traffic
@@ -62,6 +62,8 @@ class RankTrace:
     dropped : int
         Number of earlier events that are missing.
     host : str
+    uncertainty : float
+        Seconds by which its times may be wrong, as other machines have other clocks.
     """
 
     rank: int
@@ -70,6 +72,7 @@ class RankTrace:
     events: list[Event]
     dropped: int = 0
     host: str = ""
+    uncertainty: float = 0.0
 
 
 @dataclass
@@ -126,7 +129,7 @@ class Trace:
         Parameters
         ----------
         replies : dict of int to dict
-            See `Recorder.as_dict`; "offset", if it is there, is added to the rank's clock.
+            See `Recorder.as_dict`; "offset", if it is there, is added to the rank's clock; "uncertainty" says how wrong it may be.
         title : str
         hosts : sequence or dict of str
             By world rank.
@@ -138,7 +141,8 @@ class Trace:
             shift = reply.get("offset", 0.0) - begin
             events = [_shifted(event, shift) for event in reply["events"]]
             host = hosts[rank] if hosts else ""
-            ranks.append(RankTrace(rank, begins[rank] - begin, reply["ended"] + shift, events, reply["dropped"], host))
+            uncertainty = reply.get("uncertainty", 0.0)
+            ranks.append(RankTrace(rank, begins[rank] - begin, reply["ended"] + shift, events, reply["dropped"], host, uncertainty))
         return cls(ranks, title)
 
     def parts(self, name: str) -> list[Trace]:
@@ -154,7 +158,9 @@ class Trace:
             for rank, (begin, end) in inside.items():
                 r = self._by_rank[rank]
                 events = [e for e in r.events if begin <= e.begin and e.end <= end and (e.kind, e.name) != ("span", name)]
-                ranks.append(RankTrace(rank, begin + shift, end + shift, [_shifted(e, shift) for e in events], r.dropped, r.host))
+                ranks.append(
+                    RankTrace(rank, begin + shift, end + shift, [_shifted(e, shift) for e in events], r.dropped, r.host, r.uncertainty)
+                )
             arrivals = {key: {rank: at + shift for rank, at in some.items()} for key, some in self._arrivals.items()}
             other_sides = {key: _shifted(event, shift) for key, event in self._other_sides.items()}
             found.append(Trace.__new__(Trace))
@@ -341,8 +347,10 @@ def _message_key(kind: str, rank: int, event: Event) -> tuple:
 def _other_sides(ranks: Iterable[RankTrace]) -> dict[tuple, Event]:
     """Return the receive of each send, and the send of each receive.
 
-    A receive that ends before its send begins took a message from before the trace: the receives after it count one less then.
+    A receive that ends before its send begins took a message from before the trace: the receives after it count one less then. Between
+    machines, whose clocks are not known exactly, it has to end by more than their uncertainty before.
     """
+    uncertain = {trace.rank: trace.uncertainty for trace in ranks}
     sides: dict[str, dict[tuple, dict[int, Event]]] = {"send": {}, "receive": {}}
     for trace in ranks:
         for event in trace.events:
@@ -353,7 +361,9 @@ def _other_sides(ranks: Iterable[RankTrace]) -> dict[tuple, Event]:
     found: dict[tuple, Event] = {}
     for key, sends in sides["send"].items():
         receives, earlier = sides["receive"].get(key, {}), 0
-        while any(r.end < sends[n - earlier].begin for n, r in receives.items() if n - earlier in sends):
+        source, dest = key[:2]
+        spare = uncertain.get(source, 0.0) + uncertain.get(dest, 0.0)
+        while any(r.end + spare < sends[n - earlier].begin for n, r in receives.items() if n - earlier in sends):
             earlier += 1
         for number, receive in receives.items():
             if send := sends.get(number - earlier):

@@ -81,6 +81,15 @@ def test_a_message_from_before_the_trace_moves_no_arrow():
     assert [(a.sent, a.received) for a in trace(sends, receives, []).arrows()] == [(5.0, 5.7), (7.0, 7.6)]
 
 
+def test_a_receive_that_ends_too_early_by_an_uncertain_clock_keeps_its_arrow():
+    sends = [("send", "Send", t, t + 0.1, ALL, i, 8, 1, 0) for i, t in enumerate((5.0, 7.0))]
+    receives = [("receive", "Recv", t, t + 0.5, ALL, i, 0, 0, 0) for i, t in enumerate((4.3, 6.3))]
+    record = {"began": 0.0, "ended": 10.0, "dropped": 0}
+    for uncertainty, arrows in ((0.1, 1), (0.3, 2)):
+        replies = {0: record | {"events": sends}, 1: record | {"events": receives, "uncertainty": uncertainty}}
+        assert len(Trace.from_replies(replies).arrows()) == arrows
+
+
 def test_a_receive_to_which_nothing_came_is_waiting():
     found = trace([], [("receive", "Recv", 1.0, 3.0, ALL, -1, 0, 2, 0)], [])
     assert found.summaries()[1].waited_for == {2: 2.0}

@@ -55,10 +55,11 @@ def recorded_to(file: Path | None, comm: Communicator, title: str) -> Iterator[N
         yield
         return
     recorder = Recorder()
-    offset = clock_offset(comm, recorder) if open_board().machines else 0.0
+    offset, uncertainty = clock_offset(comm, recorder) if open_board().machines else (0.0, 0.0)
     with recording(recorder):
         yield
-    mine = np.frombuffer(json.dumps(recorder.as_dict() | {"offset": offset, "host": host.name()}).encode(), np.uint8)
+    record = recorder.as_dict() | {"offset": offset, "uncertainty": uncertainty, "host": host.name()}
+    mine = np.frombuffer(json.dumps(record).encode(), np.uint8)
     sizes = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([mine.size]), sizes)
     padded = np.zeros(sizes.max(), np.uint8)
@@ -220,11 +221,11 @@ _METHODS = {
 }
 
 
-def clock_offset(comm: Communicator, recorder: Recorder) -> float:
-    """Return the seconds to add to this rank's clock for that of rank 0; collective over the group.
+def clock_offset(comm: Communicator, recorder: Recorder) -> tuple[float, float]:
+    """Return the seconds to add to this rank's clock for that of rank 0, and how wrong they may be; collective over the group.
 
-    Each rank exchanges messages with rank 0 in its turn; in the fastest exchange, rank 0's time lies half way between the rank's two
-    (Cristian, 1989, "Probabilistic clock synchronization").
+    Each rank exchanges messages with rank 0 in its turn; in the fastest exchange, rank 0's time lies between the rank's two, and most
+    likely half way (Cristian, 1989, "Probabilistic clock synchronization").
     """
     n, rank, clock = comm.Get_size(), comm.Get_rank(), recorder.clock
     best, offset = float("inf"), 0.0
@@ -242,4 +243,4 @@ def clock_offset(comm: Communicator, recorder: Recorder) -> float:
                 back = clock()
                 if back - sent < best:
                     best, offset = back - sent, float(other[0]) - (sent + back) / 2
-    return offset
+    return offset, best / 2 if rank else 0.0

@@ -269,15 +269,16 @@ def _recording(request: dict) -> Iterator[dict]:
     from course_lib.collectives.progress import engine
     from course_lib.trace import Recorder
 
-    recorder, offset = Recorder(request["trace"]), 0.0
+    recorder, clock = Recorder(request["trace"]), {}
     world = Communicator()
     if engine.open_board().machines and request["targets"] == (1 << world.Get_size()) - 1:
-        offset = recording.clock_offset(world, recorder)
+        offset, uncertainty = recording.clock_offset(world, recorder)
+        clock = {"offset": offset, "uncertainty": uncertainty}
     try:
         with recording.recording(recorder):
             yield reply
     finally:
-        reply["trace"] = recorder.as_dict() | {"offset": offset}
+        reply["trace"] = recorder.as_dict() | clock
 
 
 def _silences(request: dict) -> contextlib.AbstractContextManager:
