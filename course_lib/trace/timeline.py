@@ -158,9 +158,8 @@ class Trace:
             for rank, (begin, end) in inside.items():
                 r = self._by_rank[rank]
                 events = [e for e in r.events if begin <= e.begin and e.end <= end and (e.kind, e.name) != ("span", name)]
-                ranks.append(
-                    RankTrace(rank, begin + shift, end + shift, [_shifted(e, shift) for e in events], r.dropped, r.host, r.uncertainty)
-                )
+                events = [_shifted(event, shift) for event in events]
+                ranks.append(replace(r, begin=begin + shift, end=end + shift, events=events))
             arrivals = {key: {rank: at + shift for rank, at in some.items()} for key, some in self._arrivals.items()}
             other_sides = {key: _shifted(event, shift) for key, event in self._other_sides.items()}
             found.append(Trace.__new__(Trace))
