@@ -185,7 +185,11 @@ def load(folder: str | Path) -> SimpleNamespace:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-        found.update({n: v for n, v in vars(module).items() if not n.startswith("__")})
+        for name, value in vars(module).items():
+            _, own_file = NOTEBOOKS.get(name, ("", file))
+            imported = own_file != file and getattr(value, "__module__", spec.name) != spec.name
+            if not name.startswith("__") and not imported:
+                found[name] = value
         listed = found.pop(NOT_PASSED_NAME, [])
         unsure += [name for name in listed if name in NOTEBOOKS] if isinstance(listed, list) else []
     return SimpleNamespace(**found, **{NOT_PASSED_NAME: unsure})

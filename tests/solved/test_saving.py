@@ -1,15 +1,17 @@
 """A student's functions live on in the hand-in files, and nothing that was there is lost."""
 
+import ast
 import importlib.util
+import random
 from types import SimpleNamespace
 
 import pytest
 
-from course_lib import students
+from course_lib import saving, students
 from course_lib.check import Check, CheckFailed
 from course_lib.saving import SaveError, save, write
 from course_lib.students import load, missing
-from grading.authoring import reference
+from grading.authoring import build, reference
 
 IMPORTS = "%%px\nimport numpy as np\n\nfrom mpi4py import MPI\ncomm = None"
 GRAD = "# %%px\ndef collect_weight_grad(grad_w, grad_b, dp_comm):\n    return half(grad_w), np.add(grad_b, OFFSET)"
@@ -135,6 +137,40 @@ def test_cells_with_magics_and_decorators_are_read(tmp_path):
     ]
     write(tmp_path / "func_impl.py", ["get_info"], cells)
     assert load(tmp_path).get_info() == 7 and "%%px" in load(tmp_path).get_info.__wrapped__.__doc__
+
+
+def saved_cells():
+    """The %%px cells of each part that saves something, by part."""
+    cells = {}
+    for part in dict.fromkeys(part for part, _ in students.NOTEBOOKS.values()):
+        sources = [cell.source for cell in build.build(part).cells if cell.cell_type == "code"]
+        cells[part] = [source for source in sources if source.startswith("%%px")]
+    return cells
+
+
+@pytest.mark.parametrize("order", ["as_they_come", "last_first", "drawn"])
+def test_all_parts_saved_in_any_order_keep_the_names_they_were_written_with(tmp_path, order):
+    cells = saved_cells()
+    parts = list(cells)
+    if order == "last_first":
+        parts.reverse()
+    if order == "drawn":
+        random.Random(4).shuffle(parts)
+    for part in [*parts, *parts]:  # and once more, as someone who runs a notebook again
+        for file in dict.fromkeys(file for its_part, file in students.NOTEBOOKS.values() if its_part == part):
+            names = [name for name, place in students.NOTEBOOKS.items() if place == (part, file)]
+            write(tmp_path / file, names, cells[part])
+    for name, (part, file) in students.NOTEBOOKS.items():
+        written = saving._with_dependencies([name], saving._definitions_of_cells(cells[part]))
+        in_file = saving._with_dependencies([name], saving._definitions_of_cells([(tmp_path / file).read_text()]))
+        assert {n: ast.dump(node) for n, node in in_file.items()} == {n: ast.dump(node) for n, node in written.items()}, name
+    assert missing(load(tmp_path), tuple(file for _, file in students.NOTEBOOKS.values())) == {}
+
+
+def test_a_name_that_another_file_imports_is_no_exercise(tmp_path):
+    (tmp_path / "transformer_impl.py").write_text("from json import loads as decode\n\n\ndef gather_as():\n    return decode\n")
+    functions = load(tmp_path)
+    assert functions.gather_as() is not None and not hasattr(functions, "decode")
 
 
 def test_the_reference_is_all_that_is_needed(tmp_path):
