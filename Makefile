@@ -140,8 +140,8 @@ autolab: $(GRADING) ## Write dist/autolab-PART/, an autograder for Autolab (PART
 hub: $(HUB) ## Start JupyterHub for a class, as root (COURSE_INSTRUCTORS=ada,grace; settings: docs/jupyterhub.md)
 	@$(RUN) jupyterhub --config=hub/jupyterhub_config.py
 
-bench: $(DEV) ## Run the benchmarks (ONLY=name for one)
-	@$(RUN) benchmarks $(ONLY)
+bench: $(DEV) ## Run the benchmarks (ONLY=name for one, TURNS=1: only to see that they run)
+	@$(if $(TURNS),COURSE_BENCH_TURNS=$(TURNS) )$(RUN) benchmarks $(ONLY)
 
 validate: $(STUDENTS)  ## Compare simulated training steps with published measurements
 	@$(RUN) course_lib.sim validate --out plan/validate.png

@@ -14,6 +14,7 @@ from benchmarks.ranks import idle, lecturing, notebooks, panel, starting
 from benchmarks.serving import batching, decode
 from benchmarks.simulation import pipeline, planning, simulator
 from benchmarks.training import autograd, checkpointing, ddp, fsdp, gpt, grids, perceptron, shell, transformer, zero
+from benchmarks.turns import MOST_TURNS_ENV
 
 BENCHES = {
     "start": starting.figures,
@@ -83,4 +84,6 @@ if __name__ == "__main__":
     for text in run(sys.argv[1:]):
         print(text, flush=True)
         short += [text.split()[1]] if text.endswith("SHORT") else []
+    if MOST_TURNS_ENV in os.environ:
+        sys.exit(0)  # fewer turns than usual show that it runs, and nothing else
     sys.exit(f"Short of its target: {', '.join(short)}." if short else 0)

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 
 # Bytes, calls per turn, and the limit.
 SIZES = ((16, 4000, 3.0), (65536, 1500, 0.8), (1 << 20, 200, 1.1), (4 << 20, 60, 1.1))
-TURNS = 15
+TURNS = turns(15)
 
 
 def measure() -> None:

@@ -19,11 +19,14 @@ from pathlib import Path
 import psutil
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, OPTIONS = 8, "--nodes=2 --overcommit"
 SIZES = ((4096, 200, 1.3), (1 << 20, 20, 1.1))  # bytes, calls per turn, and the limit
-STEPS, STEPS_LIMIT, TURNS = 10, 1.5, 11
+STEPS = 10
+STEPS_LIMIT = 1.5
+TURNS = turns(11)
 NAMED_LIMIT, START_LIMIT, FAILED_LIMIT = 1.0, 10.0, 15.0  # seconds
 
 

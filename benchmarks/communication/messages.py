@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 
 SIZES = ((65536, 800), (1 << 20, 150))  # bytes, and calls per turn
-TURNS, LIMIT = 15, 1.15
+TURNS = turns(15)
+LIMIT = 1.15
 
 
 def measure() -> None:

@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 
-COUNT, CALLS, TURNS, LIMIT = 1 << 19, 10, 15, 3.0  # float64 numbers, calls per turn, turns
+COUNT = 1 << 19  # float64 numbers
+CALLS = 10  # a turn
+TURNS = turns(15)
+LIMIT = 3.0
 PART, FUNCTIONS = "30_collectives", ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce")
 
 

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 
-CALLS, TURNS, STEPS = 2000, 15, 5
+CALLS = 2000
+TURNS = turns(15)
+STEPS = 5
 MAX_MICROSECONDS, MAX_STEP = 3.0, 1.02
 
 

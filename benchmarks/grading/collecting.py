@@ -8,11 +8,13 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.turns import turns
 from grading.collect import collect
 from grading.paths import NOTEBOOKS
 
 PART = "03_naive_forward"
-NUMBER, TURNS = 1000, 3
+NUMBER = 1000
+TURNS = turns(3)
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:

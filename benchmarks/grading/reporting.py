@@ -16,6 +16,7 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
+from benchmarks.turns import turns
 from grading.authoring import answers, build
 from grading.authoring.build import kind_of
 from grading.config import configure
@@ -25,7 +26,7 @@ from grading.submission.assembly import fingerprint
 PART = "12_mlp"  # three exercises of about a hundred tokens each, 29 variants
 HAND_INS = 1000
 PICTURE = 100_000  # characters of a figure in a graded notebook
-TURNS = 3
+TURNS = turns(3)
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:

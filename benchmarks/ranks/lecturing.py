@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.turns import turns
+
 PART = "06_megatron_backward"
-TURNS = 3
+TURNS = turns(3)
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:

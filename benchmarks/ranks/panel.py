@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-TURNS, SECONDS = 5, 3
+from benchmarks.turns import turns
+
+TURNS = turns(5)
+SECONDS = 3
 START = """
 import time
 from course_lib import cluster

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 from course_lib.gpt.model import Sizes
 from course_lib.gpt.serving import Engine, ServingModel, draw_weights
 from course_lib.gpt.serving.simulation import StaticScheduler, arrivals
 
 SIZES = Sizes(vocabulary=256, width=256, heads=8, depth=4, length=128)
 TEXTS, RATE, BLOCKS, BLOCK, MOST = 100, 400.0, 64, 16, 8
-TURNS = 9
+TURNS = turns(9)
 
 
 def serve_all(functions: object, comm: object, model: ServingModel, scheduler: Callable | None) -> float:

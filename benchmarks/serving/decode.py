@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 from course_lib.ddp import pytorch
 from course_lib.gpt.model import Sizes
 from course_lib.gpt.serving import ServingModel, Text, draw_weights
 
 SIZES = Sizes(vocabulary=256, width=512, heads=8, depth=4, length=160)
 TEXTS, TOKENS, BLOCK = 8, 128, 16
-TURNS, STEPS = 11, 8
+TURNS = turns(11)
+STEPS = 8
 
 
 def ours(functions: object, comm: object) -> Callable[[], np.ndarray]:

@@ -9,9 +9,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 
+from benchmarks.turns import turns
 from course_lib import cluster, sim
 
-TURNS = 5
+TURNS = turns(5)
 NAME = "one_forward_one_backward_step"
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.simulation import bare
+from benchmarks.turns import turns
 from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import GPT_175B, MODEL_PRESETS
 from course_lib.sim.plan.search import best
 
-TURNS = 5
+TURNS = turns(5)
 RATIO = 8.0  # times as long as the bare loop
 
 

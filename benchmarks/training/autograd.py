@@ -15,13 +15,15 @@ from itertools import pairwise
 import numpy as np
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, cross_entropy
 from course_lib.ddp import pytorch
 from course_lib.training.resnet import resnet9
 
 DIMS, BATCH, LR = (1024, 256, 256, 256, 32), 64, 0.1
 IMAGES, WIDTH = 32, 64
-TURNS, STEPS = 15, 20
+TURNS = turns(15)
+STEPS = 20
 
 Step = Callable[[], object]
 

@@ -18,9 +18,11 @@ import time
 from collections.abc import Iterator
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 from course_lib.engine.processes.mpiexec import LAUNCHERS, THREAD_VARIABLES, find_mpiexec
 
-NBYTES, TURNS = 100 << 20, 7
+NBYTES = 100 << 20
+TURNS = turns(7)
 STEPS, KILLS = 60, 20
 
 

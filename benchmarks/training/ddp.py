@@ -11,10 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 from course_lib.autograd import Linear, Module, Sequential, Tanh, cross_entropy
 
 WIDTH, LAYERS, SAMPLES = 1024, 4, 16
-TURNS, STEPS = 15, 10
+TURNS = turns(15)
+STEPS = 10
 
 
 class OneAParameter(Module):

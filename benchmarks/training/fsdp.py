@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Iterator
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 
-TURNS = 9
+TURNS = turns(9)
 
 
 def measure(folder: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks import mpi
 from benchmarks.training.autograd import in_turns
 from benchmarks.training.transformer import torch_block
+from benchmarks.turns import turns
 from course_lib import memory
 from course_lib.ddp import pytorch
 from course_lib.gpt.settings import Settings
@@ -22,7 +23,7 @@ from course_lib.gpt.text import load_text, sample_batch
 from course_lib.gpt.training.trainer import Trainer
 
 MODEL = dict(width=200, heads=5, depth=4, length=128, batch=16)
-TURNS = 11
+TURNS = turns(11)
 
 
 def torch_step(text: np.ndarray) -> Callable[[], object]:

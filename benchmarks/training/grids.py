@@ -13,9 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 
 GRIDS = ((1, 2), (2, 2), (4, 2))  # model parallel, data parallel
-BATCH, STEPS, TURNS, LIMIT = 120, 200, 11, 0.9
+BATCH = 120
+STEPS = 200
+TURNS = turns(11)
+LIMIT = 0.9
 
 
 def measure(folder: str, mp_size: int, dp_size: int) -> None:

@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import mpi
+from benchmarks.turns import turns
 from course_lib.engine.processes.mpiexec import THREAD_VARIABLES
 
 IMAGES, PIXELS, HIDDEN, CLASSES, BATCH, LR = 60_000, 784, 256, 10, 60, 0.1
-TURNS = 5
+TURNS = turns(5)
 
 
 def images() -> tuple[np.ndarray, np.ndarray]:

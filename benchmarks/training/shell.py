@@ -18,11 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.training.perceptron import images
+from benchmarks.turns import turns
 from course_lib import datasets
 from course_lib.engine.processes.mpiexec import THREAD_VARIABLES
 
 GRIDS = ((1, 1), (1, 2), (2, 2), (4, 2))  # model parallel, data parallel
-TURNS, LIMIT = 5, 1.5
+TURNS = turns(5)
+LIMIT = 1.5
 IMPORTS = "import argparse, contextlib, io, traceback, numpy, mpi4py.MPI, threadpoolctl, tqdm, course_lib.training.__main__"
 
 

@@ -14,11 +14,13 @@ import numpy as np
 
 from benchmarks import mpi
 from benchmarks.training.autograd import in_turns
+from benchmarks.turns import turns
 from course_lib.autograd import SGD, Tensor
 from course_lib.ddp import pytorch
 
 WIDTH, HEADS, POSITIONS, BATCH, LR = 256, 8, 128, 8, 0.01
-TURNS, STEPS = 15, 5
+TURNS = turns(15)
+STEPS = 5
 
 Step = Callable[[], object]
 

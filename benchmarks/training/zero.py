@@ -14,9 +14,12 @@ import numpy as np
 
 from benchmarks import mpi
 from benchmarks.training.perceptron import BATCH, IMAGES, images
+from benchmarks.turns import turns
 
 DIMS = (784, 256, 10)
-RANKS, TURNS, STEPS = 4, 5, 20
+RANKS = 4
+TURNS = turns(5)
+STEPS = 20
 
 
 class PlainLayer:
