@@ -10,7 +10,7 @@ DEV := $(BIN)/.for-developers
 JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE  # otherwise each process of each test compiles the library again
 
-.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade formgrader collect grades feedback report leaderboard hub variants cheats mutants new-part check student-archive gradescope autolab bench validate lint constraints
+.PHONY: help install lab update test test-all soak doctor solved lecture site pictures release autograde regrade formgrader collect grades feedback report leaderboard hub variants cheats mutants new-part check student-archive gradescope autolab bench validate lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -62,6 +62,9 @@ test: $(DEV)         ## Run the tests that show whether the course works here (J
 
 test-all: $(DEV)     ## Run every test that does not need root (JOBS=4: four at a time; AFTER=test: only what make test leaves out)
 	@$(PYTEST) -m "not root and $(if $(filter test,$(AFTER)),slow,not brief)"
+
+soak: $(DEV) ## Run the tests RUNS times in random order, quiet and beside other work, to find those that fail by luck (ALL=1: all)
+	@$(BIN)/python tests/helpers/soak.py $(if $(RUNS),--runs $(RUNS)) $(if $(ALL),--all)
 
 doctor: $(STUDENTS)   ## Show what works on this machine, and how to fix what does not
 	@$(RUN) course_lib.tools.doctor
