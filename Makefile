@@ -1,6 +1,16 @@
 # Each command is a module with its own help; `make help` lists them.
 PYTHON ?= python3
-BIN := .venv/bin
+# An environment belongs to one Python: beside .venv, another one gets an environment of its own, such as .venv-3.13.
+VENV := .venv
+ifeq ($(origin PYTHON),command line)
+  VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+  ifneq ($(wildcard .venv/lib/python3*),)
+    ifeq ($(wildcard .venv/lib/python$(VERSION)),)
+      VENV := .venv-$(VERSION)
+    endif
+  endif
+endif
+BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 
 STUDENTS := $(BIN)/.for-students
@@ -16,19 +26,19 @@ help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # JupyterHub's proxy, which is not a Python package.
-PROXY = command -v configurable-http-proxy >/dev/null || ls .venv/node_modules/.bin/configurable-http-proxy >/dev/null 2>&1 || \
-  npm install --silent --no-audit --no-fund --prefix .venv configurable-http-proxy@5 || { rm -f $(HUB); \
+PROXY = command -v configurable-http-proxy >/dev/null || ls $(VENV)/node_modules/.bin/configurable-http-proxy >/dev/null 2>&1 || \
+  npm install --silent --no-audit --no-fund --prefix $(VENV) configurable-http-proxy@5 || { rm -f $(HUB); \
   echo "JupyterHub needs configurable-http-proxy 5: install Node.js 20 or newer with npm, or the proxy itself, and try again."; exit 1; }
 
-# Install into .venv on first use, with uv if available, else with pip. $(1): the extras. $(2): a description.
+# Install on first use, with uv if available, else with pip. $(1): the extras. $(2): a description.
 define install
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found. Install Python 3.11 or newer, or name another one: make lab PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1)."; exit 1; }
-	@echo "Installing $(2) into .venv (once; a few minutes with a slow network) ..."
+	@echo "Installing $(2) into $(VENV) (once; a few minutes with a slow network) ..."
 	@if command -v uv >/dev/null; then \
-	  uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python -c constraints.txt -e '.$(1)'; \
+	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && uv pip install -q --python $(BIN)/python -c constraints.txt -e '.$(1)'; \
 	else \
-	  $(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.$(1)'; \
+	  $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.$(1)'; \
 	fi
 	@touch $@
 endef
@@ -57,7 +67,7 @@ update: $(STUDENTS)   ## Bring a part's new text into a notebook that you have s
 
 PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
-test: $(DEV)         ## Run the tests that show whether the course works here (JOBS=4: four at a time)
+test: $(DEV)         ## Run the tests that show whether the course works here (JOBS=4: four at a time, PYTHON=python3.13: with another Python)
 	@$(PYTEST)
 
 test-all: $(DEV)     ## Run every test that does not need root (JOBS=4: four at a time; AFTER=test: only what make test leaves out)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import importlib.metadata
 import os
+import platform
+import re
 import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 
+import course_lib
 from course_lib.engine.processes import mpiexec
 from course_lib.sandbox import bubblewrap, landlock, seccomp
 from course_lib.utils import wording
 
+REPORT = "doctor.txt"
 CheckResult = tuple[bool | None, str, str]  # result (None: irrelevant for most users), description, advice
 
 
@@ -22,6 +29,20 @@ def python() -> CheckResult:
     """Check the version of Python."""
     good = sys.version_info >= (3, 11)
     return good, f"Python {sys.version.split()[0]} in {sys.prefix}", "install Python 3.11 or newer, then: rm -r .venv; make lab"
+
+
+def packages() -> CheckResult:
+    """Report the system, and the versions of the packages that the course depends on most."""
+    names = ("distributed-training-course", "numpy", "mpi4py", "ipyparallel", "ipykernel", "jupyterlab")
+    versions = ", ".join(f"{name} {_version(name)}" for name in names)
+    return True, f"{platform.system()} {platform.release()}, {platform.machine()}: {versions}", ""
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def mpi() -> CheckResult:
@@ -128,7 +149,7 @@ def network() -> CheckResult:
 
 
 CHECKS: tuple[Callable[[], CheckResult], ...] = (
-    *(python, mpi, ranks, cores, memory, threads, shared_memory),
+    *(python, packages, mpi, ranks, cores, memory, threads, shared_memory),
     *(browser, chromium, grading_sandbox, network),
 )
 
@@ -144,11 +165,29 @@ def report() -> Iterator[tuple[bool, str]]:
         yield good is not False, f"{mark} {what}" + (f" -> {advice}" if advice and good is not True else "")
 
 
+def anonymous(text: str) -> str:
+    """Replace folders and names of this machine and its user."""
+    places = {str(Path(course_lib.__file__).parents[1]): "COURSE", sys.prefix: "PYTHON", str(Path.home()): "HOME"}
+    for place in sorted(places, key=len, reverse=True):
+        if len(place) > 1:
+            text = text.replace(place, places[place])
+    for name, other in ((getpass.getuser(), "USER"), (socket.gethostname(), "HOST")):
+        text = re.sub(rf"\b{re.escape(name)}\b", other, text)
+    return text
+
+
 def main() -> None:
     well = True
+    lines = []
     for good, line in report():
         print(line, flush=True)
+        lines.append(anonymous(line))
         well = well and good
+    try:
+        Path(REPORT).write_text("\n".join(lines) + "\n")
+        print(f"\n{REPORT} has these lines without names and folders, to paste when you report a problem.")
+    except OSError as error:
+        print(f"\n{REPORT} cannot be written here: {error.strerror}.")
     sys.exit(not well)
 
 
