@@ -33,14 +33,13 @@ def write(folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    cells: list[str] = []
-    for part in parts():
+    for part in dict.fromkeys(part for part, _ in NOTEBOOKS.values()):
         sources = [c.source for c in build.build(part).cells if c.cell_type == "code" and c.source.startswith("%%px")]
-        cells += [re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", source, flags=re.MULTILINE) for source in sources]
-    files = sorted({file for _, file in NOTEBOOKS.values()})
-    for file in files:
-        saving.write(folder / file, [name for name, (_, home) in NOTEBOOKS.items() if home == file], cells)
-    return [folder / file for file in files]
+        cells = [re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", source, flags=re.MULTILINE) for source in sources]
+        names = [name for name, (home, _) in NOTEBOOKS.items() if home == part]
+        for file in sorted({NOTEBOOKS[name][1] for name in names}):
+            saving.write(folder / file, [name for name in names if NOTEBOOKS[name][1] == file], cells)
+    return [folder / file for file in sorted({file for _, file in NOTEBOOKS.values()})]
 
 
 def loops(only: Sequence[str] | None = None) -> dict[str, Callable]:

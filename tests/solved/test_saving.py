@@ -182,6 +182,7 @@ def test_the_reference_is_all_that_is_needed(tmp_path):
         "transformer_impl.py",
         "zero_dp_stage3.py",
     ]
+    assert "import decode" in (tmp_path / "deep" / "folder" / "transformer_impl.py").read_text(), "that of number formats"
     assert missing(load(tmp_path / "deep" / "folder")) == {} and len(missing(SimpleNamespace())) == 7
     imports = [line for f in files for line in f.read_text().splitlines() if line.startswith(("import", "from"))]
     others = {line for line in imports if not line.startswith("from course_lib.")}
