@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 
-from grading.authoring import build
+from grading.authoring import badges, build
 from grading.config import GradingConfigError, gradebook, gradebook_lock, load
 from grading.paths import GRADING, NOTEBOOKS, ROOT, selected_parts
 
@@ -71,7 +71,9 @@ def _build_release(part: str, home: Path, folder: Path) -> Path:
             path.write_bytes(before)
         raise
     made = folder / part / f"{part}.ipynb"
-    build.write(nbformat.read(made, as_version=4), made)
+    notebook = nbformat.read(made, as_version=4)
+    badges.add(notebook, part, badges.repository())
+    build.write(notebook, made)
     made.chmod(0o644)
     return made
 

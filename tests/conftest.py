@@ -52,6 +52,7 @@ LONG = {
     "test_all_variants_get_what_they_deserve[27": 180,
     "test_64_mb_are_enough": 90,
     "test_time_that_is_over": 75,
+    "test_a_notebook_alone_runs_on_colab": 60,
     "test_an_answer_that_wants_to_do_harm": 60,
     "test_what_an_answer_shows": 60,
     "test_no_cheat": 60,
