@@ -23,7 +23,15 @@ Explanations: TypeAlias = dict[str, tuple[str, str]]  # see `GroupCheck.call`
 
 
 class GroupCheck(Check):
-    """A `Check` on groups of the four ranks."""
+    """A `Check` on groups of the four ranks.
+
+    Attributes
+    ----------
+    baseline_bytes : int
+        Bytes that a rank may hold before it is measured, besides some for each request.
+    """
+
+    baseline_bytes = BASELINE_BYTES
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
@@ -59,7 +67,7 @@ class GroupCheck(Check):
 
     def baseline_limit(self) -> int:
         """Bytes that a rank may hold before it is measured."""
-        return BASELINE_BYTES + BYTES_PER_REQUEST * self.ranks.rounds
+        return self.baseline_bytes + BYTES_PER_REQUEST * self.ranks.rounds
 
     def groups(self, size: int) -> list[list[int]]:
         """Draw groups of `size` of the four ranks, in any order; the remaining ranks form a smaller group.

@@ -64,7 +64,13 @@ INTERNAL_MODULES = (
         "course_lib.sim.schedule.replay",
     ),
 )
-READY_MADE_ANSWERS = {"DistributedDataParallel"}  # answers that the library has, for later parts
+READY_MADE_ANSWERS = {"DistributedDataParallel", "StaticScheduler"}  # answers that the library has, for later parts
+READY_MADE_IN = {"09_zero3_adam": {"Adam"}}  # those that only one part asks for
+DOORS = {"builtins", "ctypes", "ctypeslib", "gc", "importlib", "inspect", "os", "subprocess", "sys"}  # reached through other modules
+FILE_METHODS = {"fromfile", "load_library", "memmap", "tofile"}
+HIDDEN_TESTS_NAMES = {"trial", "trials", "twin", "twin_output"}  # variables of hidden tests on the ranks
+MAX_NAME_CHARS = 80  # of a string that may be a name, or a part of one
+USUAL_STRINGS = {"__main__", "__init__"}
 TABLE = "flagged.csv"
 MAX_CELL_CHARS = 200_000  # characters of a cell that is read
 MOST_FLAGS = 100  # of a hand-in
@@ -83,12 +89,13 @@ class Flag(NamedTuple):
 def find_flags(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -> list[Flag]:
     """Return the flags of a notebook from `assembly.assemble`, except for lines that are in the release."""
     released = {cell.id: {line.strip() for line in cell.source.splitlines()} for cell in source.cells}
+    part = source.metadata.get("course", {}).get("part", "")
     written = {cells.read(cell.source).file for cell in notebook.cells if notes.runs(cell)}
     found = []
     for cell in notebook.cells:
         found += [Flag(cell.id, 1, text, why) for why, text in notes.notes_of(cell)]
         if cell.cell_type == "code" and (kind_of(cell) in ("exercise", "example") or ADDED_CELL_TAG in cell.metadata.get("tags", [])):
-            of_cell = flags_of_cell(cell.id, cell.source, written)
+            of_cell = flags_of_cell(cell.id, cell.source, written, part)
             found += [flag for flag in of_cell if flag.text not in released.get(cell.id, ())]
     if len(found) > MOST_FLAGS:
         last = found[MOST_FLAGS]
@@ -96,7 +103,7 @@ def find_flags(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -
     return found
 
 
-def flags_of_cell(name: str, source: str, written: Collection[str] = ()) -> list[Flag]:
+def flags_of_cell(name: str, source: str, written: Collection[str] = (), part: str = "") -> list[Flag]:
     """Return the flags of one cell; `written` are the files that cells of the notebook write."""
     if len(source) > MAX_CELL_CHARS:
         return [Flag(name, 1, source[:MAX_LINE_CHARS].strip(), f"has {len(source):,} characters")]
@@ -107,8 +114,10 @@ def flags_of_cell(name: str, source: str, written: Collection[str] = ()) -> list
     try:
         tree = ast.parse(cells.without_magics("\n".join(lines)))
         imported = _imported(tree)
+        own = _own_names(tree)
         for node in ast.walk(tree):
-            if why := _why(node, imported) or _not_here(node, written):
+            why = _why(node, imported) or _not_here(node, written) or _other_ways(node, own, part)
+            if why:
                 found.setdefault(node.lineno, why)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         found.setdefault(1, "cannot be read as Python")
@@ -154,6 +163,42 @@ def _why(node: ast.AST, imported: dict[str, str]) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and INTROSPECTION_NAME.match(node.value):
         return f"names {node.value}: internals of functions or objects"
     return None
+
+
+def _own_names(tree: ast.AST) -> set[str]:
+    """Return the names that a cell assigns to, or has as parameters."""
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return stored | parameters
+
+
+def _other_ways(node: ast.AST, own: set[str], part: str) -> str | None:
+    """Return a reason to look at what reaches internals, files or a ready-made answer in a less usual way."""
+    if isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+            if alias.name in READY_MADE_IN.get(part, ()):
+                return f"imports {alias.name}: a ready-made answer"
+    if isinstance(node, ast.Attribute) and node.attr in DOORS:
+        return f"uses {node.attr} through another module"
+    if isinstance(node, ast.Attribute) and node.attr in FILE_METHODS:
+        return f"calls {node.attr}: reads or writes files, or bypasses Python"
+    if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and not _is_false(node.value):
+        return "allows pickles: makes objects out of bytes"
+    if isinstance(node, ast.MatchClass):
+        names = [name for name in node.kwd_attrs if INTROSPECTION_NAME.match(name)]
+        if names:
+            return f"matches {names[0]}: internals of functions or objects"
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in HIDDEN_TESTS_NAMES - own:
+        return f"reads {node.id}, a variable of the hidden tests"
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in USUAL_STRINGS:
+        text = node.value
+        if "__" in text and len(text) <= MAX_NAME_CHARS and "\n" not in text:
+            return f"has the text {text!r}: a name of internals, or a part of one"
+    return None
+
+
+def _is_false(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _is_name(node: ast.AST, name: str) -> bool:

@@ -285,8 +285,11 @@ class FsdpCheck(GroupCheck):
                 found.numbers[r] = [own[i, k] * (own[model.lead, k + 1] if meets[k] and not leads else 1) for k in range(len(bounds))]
         return found
 
-    def _check_gate_notes(self, notes: list[tuple[int, int]], model: ReferenceModel, r: int, when: str) -> None:
-        """Check what the gates recorded: the open requests, and the whole blocks."""
+    def _check_gate_notes(self, notes: list[tuple[int, int]], passed: int, model: ReferenceModel, r: int, when: str) -> None:
+        """Check what the gates that a rank has passed recorded: the open requests, and the whole blocks."""
+        if len(notes) != passed:
+            problem = f"in {when}, {len(notes)} of {passed} blocks that ran on rank {r} noted what was whole"
+            self.fail(problem, "a wrapper that runs other blocks than the module's, or changes what this check keeps on a rank")
         last = model.blocks - 1
         for k, (requests, here) in enumerate(notes):
             i = k % (2 * model.blocks)
@@ -328,7 +331,7 @@ class FsdpCheck(GroupCheck):
             if left > 0:
                 cause = "a block that was started but not used, which `end` must free"
                 self.fail(f"after {what}, {left} gathers are in flight on rank {r}", cause)
-            self._check_gate_notes(notes, model, r, "a forward without gradients")
+            self._check_gate_notes(notes, len(gates.passes[r]), model, r, "a forward without gradients")
             self._check_traffic(r, groups[r], model, 1, gates.tokens[r], what, "a block that is gathered twice")
         for _, model in models if dropped else []:
             for p in model.net.parameters():
@@ -390,7 +393,7 @@ class FsdpCheck(GroupCheck):
                         cause=cause,
                     )
                     self._require_freed(here, r, name)
-                self._check_gate_notes(notes, model, r, when)
+                self._check_gate_notes(notes, len(gates.passes[r]), model, r, when)
                 if left > 0:
                     cause = "a block that was started but not used, and is dropped while its gather is in flight; free must wait for it"
                     self.fail(f"after {when}, rank {r} has started {left} more gathers than it has waited for", cause)

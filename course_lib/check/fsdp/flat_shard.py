@@ -331,7 +331,7 @@ class FlatShardCheck(GroupCheck):
         memory.keep_freed()  # in this process
         groups = self.groups(size)
         self.case, places = f"{self.describe_groups(groups, np.float32)}, a large parameter", self.colors_and_keys(groups)
-        array, noted = self.random.standard_normal((2048, 1024), np.float32), []
+        array, noted = self.random.standard_normal((4096, 2048), np.float32), []
         self.ranks.call(begin_measurement)
         before = self.baseline_memory("a FlatShard")
         rows = np.sort(self.random.permutation(len(array))[:20])

@@ -155,8 +155,11 @@ class IterationCheck(GroupCheck):
         few = self.sizes(1, 2, 5)[0]
         for shape in ((LONG, few), (few, LONG)):
             self.case = f"a matrix of {shape[0]} rows and {shape[1]} columns"
+            self.baseline_memory("the result")
             given = self.random.standard_normal(shape)
-            answers = self.ranks.call(iterate, dict(matrices=[given], steps=[1], watched=watched), show=self.show, peak=True)
+            answers = self.ranks.call(
+                iterate, dict(matrices=[given], steps=[1], watched=watched), show=self.show, peak=self.baseline_limit()
+            )
             for r, (((out,), _, seen), peak) in enumerate(zip(answers, self.ranks.peaks, strict=True)):
                 u, s, vt = np.linalg.svd(given, full_matrices=False)
                 self.array(out, u * polynomial(s / np.linalg.norm(s), 1) @ vt, name="the result", rank=r, rtol=1e-5, scale=1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import numpy as np
+from mpi4py import MPI
 
 from course_lib import memory
 from course_lib.autograd import Parameter
@@ -35,20 +36,23 @@ def build_optimizer(number, place, grid, weights, axes, others, owner, settings,
     """Make the student's optimizer on this rank's group, a grid of dp times tp ranks.
 
     There may be several, each with a number. The orthogonalisation passes a gate. With `at_once`,
-    the owners meet in the first one of each step.
+    the owners meet in the first one of each step: the product of their gates' numbers scales all
+    results of the step, so nobody can do without.
     """
     comm = group_of(place)
     mesh = RankMesh(comm, dp=grid[0], tp=grid[1])
     meeting = comm.Split(color=int(mesh.rank in owner), key=mesh.rank)
     calls: list = []
+    product = np.ones(1)
 
     def orthogonalize(matrix):
         if np.shape(matrix) not in shapes:
             raise ValueError(f"orthogonalize got an array of shape {np.shape(matrix)}, which is no whole matrix here.")
+        scale = traffic_gates.pass_gate()
         if at_once and not calls:
-            meeting.Barrier()
+            meeting.Allreduce(np.array([scale]), product, op=MPI.PROD)
         calls.append(None)
-        return mix(matrix, traffic_gates.pass_gate())
+        return mix(matrix, scale * product[0])
 
     matrices = [(Parameter(w.copy()), axis) for w, axis in zip(weights, axes, strict=True)]
     rest = [Parameter(x.copy()) for x in others]

@@ -210,7 +210,8 @@ class MuonCheck(GroupCheck):
                 given[r] = dict(number=number, grads=parts, rest_grads=others)
                 least = self._bytes_before(case, key) * dtype.itemsize if costs else 0
                 gates[r] = [(least, numbers[key], 1e18)] * case.owner.count(key) + CLOSED_GATES
-            wants.append(self._expected(case, grads, rest, numbers))
+            product = np.prod([numbers[key] for key in set(case.owner)]) if costs else 1.0
+            wants.append(self._expected(case, grads, rest, [product * number for number in numbers]))
         answers = self.call(take_step, given, explain=EXPLANATIONS, show=self.show, gates=gates)
         for case, (known, before) in zip(cases, wants, strict=True):
             for key, r in enumerate(case.ranks):
@@ -295,12 +296,12 @@ class MuonCheck(GroupCheck):
         owner, shapes, one = list(SHUFFLED_ORDERS[int(self.random.integers(6))]), [(LARGE, LARGE)] * 4, 4 * LARGE**2
         parts, firsts = [(LARGE // tp, LARGE)] * 4, np.arange(tp) * (LARGE // tp)
         self.ranks.call(release_memory, dict(at_once=True))
-        self.baseline_memory("the optimizer")
+        empty = self.baseline_memory("the optimizer")
         common = dict(grid=(dp, tp), axes=[0] * 4, others=[np.ones(4, np.float32)], owner=owner, shapes=shapes, at_once=False)
         common |= dict(weights=[np.ones(shape, np.float32) for shape in parts], settings=SETTINGS[0])
         places = {r: (0, key) for key, r in enumerate(group)}
         self.call(build_optimizer, [dict(common, number=0, place=places[r]) for r in range(4)], explain=EXPLANATIONS, show=self.show)
-        before = self.ranks.held()
+        before = [held + len(shapes) * one // tp for held in empty]  # with its parameters
         velocity, weights = [np.zeros(shape) for shape in shapes], np.ones((tp, 4))
         for _ in range(2):
             seeds = [int(self.random.integers(1 << 30)) for _ in range(4)]
