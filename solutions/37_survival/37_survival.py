@@ -122,7 +122,7 @@ def hear(mail, key, value, enough, deadline, patience):
     After `deadline` seconds, ends at once if `enough` are; if not, as soon as they
     are, or with a TimeoutError after `patience` more. Only `listen` measures time.
     Sends each other rank 1 message, and calls no collective. Other topics do not
-    arrive.
+    arrive. Messages of later rounds are kept, also with a TimeoutError.
     """
     ### BEGIN SOLUTION
     mail.send_all("round", key, value)
@@ -206,7 +206,7 @@ class FaultTolerantDiLoCo:
     a dict `velocity`; `position`; `random`, a Generator. `step` counts outer steps.
     A step sends the differences once to each other rank, and at most 10,000 bytes
     besides. A rank that copies nothing sends no "join". Other topics arrive only in
-    answer to one.
+    answer to one. The next peer is asked after an answer, or `deadline` seconds.
     """
 
     def __init__(self, replica, mail, deadline, patience):

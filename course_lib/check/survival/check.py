@@ -16,6 +16,7 @@ import numpy as np
 from course_lib.check.groups import GroupCheck
 from course_lib.check.survival import contract
 from course_lib.check.survival.diloco import DiLoCoCheck
+from course_lib.check.survival.late_messages import FEW_VOTES, late_cases
 from course_lib.check.survival.on_ranks import agree_often, agree_virtually, hear_rounds
 from course_lib.check.survival.rounds import Rounds, last_round
 from course_lib.check.survival.training import LIMIT, SurvivalCheck
@@ -95,6 +96,7 @@ class AgreementCheck(GroupCheck):
             away = {k: (LONG, 0) for k in others[:2]}
             self._hear(f"two ranks silent for too long: {sorted(away)}", keys, away, stuck=set(ALL) - set(away))
             self._in_time(set(ALL) - set(away), 1 + PATIENCE, "the deadline and the patience", "a patience that begins anew")
+        self._hear_after_a_timeout()
         for size in (4, 3, 2, 1):
             self._hear(f"groups of {size}", keys, size=size, everyone=True, seconds=0.0)
         self.covers("group order", "group sizes", "sizes", "repetition", "same ranks twice")
@@ -168,6 +170,42 @@ class AgreementCheck(GroupCheck):
             self.fail("ranks wait although all have been heard", "a loop over listen without a break: it ends when the time is over")
         self.covers("dtypes", "arguments", "results")
         return self
+
+    def _hear_after_a_timeout(self) -> None:
+        """Check what a rank hears in the round after one that it has given up.
+
+        Rank `ahead` is there at once, so that its message of the next round comes before that.
+        """
+        late, ahead, *others = self.random.permutation(4).tolist()
+        self.case = f"no messages of ranks {sorted(others)} to rank {late} until its patience ends"
+        keys = [(0, 0), (0, 1)]
+        self._plan_all({}, keys)
+        network = self.ranks.isolated.broker.coordinator.network
+        network.plan_partition([{late}, set(others)], PATIENCE + 1.5)
+        common = dict(keys=keys, enough=3, deadline=1.0, patience=PATIENCE, goes_on=True)
+        sent = [[10 * r, 10 * r + 1] for r in ALL]
+        answered = self.call(
+            hear_rounds,
+            [common | dict(place=(0, r), values=sent[r]) for r in ALL],
+            explain={"TimeLimit": ENDLESS["hear"]},
+            show=self.show,
+            limit=LIMIT,
+        )
+        given_up, heard = answered[late][0]
+        if given_up != "TimeoutError":
+            problem = f"rank {late} cannot hear enough ranks in round {keys[0]}"
+            cause = "too few ranks that are taken for enough"
+            self.fail(f"{problem}, and does not raise TimeoutError", cause)
+        if not isinstance(heard, dict) or ahead not in heard:
+            problem = f"after a TimeoutError in round {keys[0]}, rank {late} does not hear rank "
+            problem += f"{ahead} in round {keys[1]}, although its message has come before"
+            cause = "later messages that are put back at the end of a round, but not with an error"
+            self.fail(problem, cause, limit=contract.KEEPS_LATER)
+        wanted = {r: sent[r][1] for r in ALL}
+        if heard != wanted:
+            problem = f"after a TimeoutError in round {keys[0]}, rank {late} hears {heard}"
+            cause = "a message of another round, of which the key tells; or one that is thrown away"
+            self.fail(f"{problem} in round {keys[1]}, expected {wanted}", cause)
 
     def _plan_all(self, silent: dict[int, tuple[float, int]], keys: list) -> None:
         """Plan silences in these rounds, in which other messages do not arrive."""
@@ -335,6 +373,7 @@ class AgreementCheck(GroupCheck):
     def agreements(self) -> AgreementCheck:
         """Check agreements with silences and held-up messages of all kinds."""
         self._agree_among_many()
+        self._agree_with_late_messages()
         for size in (4, 3, 2, 1):
             self._agree_in_groups(size)
         for first in (A, B):
@@ -397,6 +436,28 @@ class AgreementCheck(GroupCheck):
                     self.fail(f"rank {r} gets no answer in step 0, although enough ranks are there", cause)
             self._same(there, case["proposals"], 0)
         self.covers("many ranks")
+
+    def _agree_with_late_messages(self) -> None:
+        """Check virtual ranks of which each hears, in each round, exactly those that it must."""
+        names = next(self._proposals)
+        cases = late_cases(self.random, names[A], names[C])
+        given = [[dict(proposals=case.proposals, late=case.late)] for case in cases]
+        given += [[] for _ in range(len(ALL) - len(given))]
+        seeds = self.random.integers(1 << 30, size=len(ALL)).tolist()
+        answers = self.call(
+            agree_virtually,
+            [dict(cases=given[r], seed=seeds[r], patience=PATIENCE) for r in ALL],
+            explain={"TimeLimit": ENDLESS["agree"]},
+            show=self.show,
+            limit=LIMIT,
+        )
+        for case, found in zip(cases, itertools.chain(*answers), strict=True):
+            self.case = case.case
+            for r, answer in enumerate(found):
+                if answer == "TimeoutError":
+                    problem = f"rank {r} gets no answer in step 0, although enough ranks are there"
+                    self.fail(problem, case.no_answer)
+            self._same(dict(enumerate(found)), case.proposals, 0, case.differ)
 
     def _agree_in_groups(self, size: int) -> None:
         """Check two steps in groups of `size`, of which one begins with a single proposal."""
@@ -518,10 +579,21 @@ class AgreementCheck(GroupCheck):
             cause = "fewer ranks than enough, taken for enough; more than 2n/3 are needed, with any n"
             self.fail(f"rank {min(ranks)} gets an answer in step {step}, without enough ranks", cause)
 
-    def _same(self, answers: dict[int, object], proposed: list[tuple], step: int) -> None:
+    def _same(
+        self,
+        answers: dict[int, object],
+        proposed: list[tuple],
+        step: int,
+        differ: str = FEW_VOTES,
+    ) -> None:
+        """Check that these ranks have the same answer, and that it was proposed.
+
+        `differ` is the usual cause if they have several.
+        """
         for r, answer in answers.items():
             if not isinstance(answer, tuple):
-                self.fail(f"agree returns {answer!r} on rank {r} in step {step}; expected a tuple", "a missing return, or a list")
+                problem = f"agree returns {answer!r} on rank {r} in step {step}; expected a tuple"
+                self.fail(problem, "a missing return, a loop that ends after some rounds, or a list")
             if answer not in proposed:
                 self.fail(
                     f"agree returns {answer!r} on rank {r} in step {step}, which no rank has proposed",
@@ -529,8 +601,7 @@ class AgreementCheck(GroupCheck):
                 )
         if len(set(answers.values())) > 1:
             said = "; ".join(f"rank {r}: {answer}" for r, answer in answers.items()) if self.show else "they differ"
-            cause = "a decision after too few equal votes, or a rank that does not take over the most frequent one"
-            self.fail(f"the ranks do not agree in step {step}: {said}", cause)
+            self.fail(f"the ranks do not agree in step {step}: {said}", differ)
 
 
 def _equal(got: object, want: object) -> bool:

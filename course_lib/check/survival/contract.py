@@ -14,6 +14,7 @@ INNER_CALLS = Limit("DiLoCo", "It makes at most 4 calls for each parameter, and 
 ROUND_MESSAGES = Limit("hear", "Sends each other rank {} message, and calls no collective.", 1)
 NO_COLLECTIVE = Limit("hear", "Sends each other rank 1 message, and calls no collective.")
 ROUNDS_ONLY = Limit("hear", "Other topics do not arrive.")
+KEEPS_LATER = Limit("hear", "Messages of later rounds are kept, also with a TimeoutError.")
 AGREE_MESSAGES = Limit(
     "agree",
     "If all propose the same, a rank sends at most {} messages to each other one.",
@@ -27,6 +28,10 @@ STEP_BYTES = Limit(
 )
 REQUESTS = Limit("FaultTolerantDiLoCo", 'A rank that copies nothing sends no "join".')
 ANSWERS_ONLY = Limit("FaultTolerantDiLoCo", "Other topics arrive only in answer to one.")
+ONE_BY_ONE = Limit(
+    "FaultTolerantDiLoCo",
+    "The next peer is asked after an answer, or `deadline` seconds.",
+)
 
 COPIES = "a messenger copies what it sends"
 ONE_MESSENGER = "a group's later messenger replaces the earlier one; each run has its own"

@@ -76,14 +76,25 @@ class DiLoCoCheck(GroupCheck):
         return self
 
     def missing_gradients(self, every: int) -> DiLoCoCheck:
-        """Check steps in which parameters have no gradient, on one rank or on all."""
-        training = self._draw(4, 2 * every, every, "float64", GRADIENT_DESCENT, NESTEROV)
-        self.case += ", parameters without a gradient"
+        """Check exchanges after steps in which gradients are missing or 0.
+
+        First, parameters have none, on one rank or on all. Then, a rank has none at all. Then, all
+        are 0: the outer momentum moves the weights all the same.
+        """
+        training = self._draw(4, 4 * every, every, "float64", GRADIENT_DESCENT, NESTEROV)
+        idle = int(self.random.integers(4))
+        self.case += "; first, some parameters have no gradient"
+        self.case += f"; in steps {2 * every + 1} to {3 * every}, rank {idle} has none at all"
+        self.case += f"; in steps {3 * every + 1} to {4 * every}, all gradients are 0"
         for r, steps in enumerate(training.gradients):
-            for step, gradients in enumerate(steps):
+            for step, gradients in enumerate(steps[: 2 * every]):
                 gradients[(r + step) % 3] = None
                 if (step + 1) % every == 0:
                     gradients[1] = None
+            for gradients in steps[2 * every : 3 * every] if r == idle else ():
+                gradients[:] = [None] * len(gradients)
+            for gradients in steps[3 * every :]:
+                gradients[:] = [np.zeros_like(gradient) for gradient in gradients]
         self._train(training)
         return self
 

@@ -55,11 +55,12 @@ def step_diloco(which, gradients):
     return found
 
 
-def hear_rounds(place, keys, values, enough, deadline, patience):
-    """Call `hear` for one key after the other.
+def hear_rounds(place, keys, values, enough, deadline, patience, goes_on=False):
+    """Call `hear` for one key after the other; after a TimeoutError, only with `goes_on`.
 
-    Returns what was heard, the last one perhaps "TimeoutError"; the same once more at the end; the values after each call; in which round
-    which message was put back; and the first call's seconds. The values are overwritten after each call, as a caller with a buffer does.
+    Returns what was heard, or "TimeoutError"; the same once more at the end; the values after each
+    call; in which round which message was put back; and the first call's seconds. The values are
+    overwritten after each call, as a caller with a buffer does.
     """
     from course_lib.collectives import Messenger
 
@@ -84,7 +85,7 @@ def hear_rounds(place, keys, values, enough, deadline, patience):
         after.append(copy.deepcopy(value))
         if isinstance(value, np.ndarray):
             value[...] = 77
-        if isinstance(heard, str):
+        if isinstance(heard, str) and not goes_on:
             break
     later = [{int(r): heard[r] for r in heard} if isinstance(heard, dict) else heard for heard in results]
     return found, later, after, kept, took
@@ -185,21 +186,40 @@ def train_virtually(cases, steps, seed, deadline, patience, linger):
 
 
 def agree_virtually(cases, seed, patience):
-    """Call `agree` once on each of some virtual ranks, of which some are silent from the first round on; return the answers."""
-    from course_lib.collectives import Messenger
+    """Call `agree` once on each of some virtual ranks, and return the answers.
 
+    In a case, `silent` has the ranks that are silent from the first round on, and `late` the
+    messages that come when all is over: number of the round, sender and receiver.
+    """
     found = []
     for case in cases:
 
-        def agreed(comm, rank, proposals=case["proposals"]):
+        def agreed(comm, rank, case=case):
+            mail = _late_messenger(comm, case.get("late", ()))
             try:
-                return student("agree")(Messenger(comm), 0, tuple(proposals[rank]), patience)
+                return student("agree")(mail, 0, tuple(case["proposals"][rank]), patience)
             except TimeoutError:
                 return "TimeoutError"
 
-        outcomes = run_virtually(len(case["proposals"]), agreed, seed, _silences(case["silent"]))
+        plan = _silences(case.get("silent", ()))
+        outcomes = run_virtually(len(case["proposals"]), agreed, seed, plan)
         found.append([outcome[0] for outcome in outcomes])
     return found
+
+
+def _late_messenger(comm, late):
+    """Make a messenger that does not send some messages of step 0; see `agree_virtually`."""
+    from course_lib.collectives import Messenger
+
+    held = {((0, number), sender, receiver) for number, sender, receiver in late}
+
+    class LateMessenger(Messenger):
+        def send(self, dest, topic, key, value=None):
+            is_round = topic == "round" and isinstance(key, tuple)
+            if not is_round or (key, self.rank, dest) not in held:
+                super().send(dest, topic, key, value)
+
+    return LateMessenger(comm)
 
 
 def _silences(ranks):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from course_lib.cluster import Ranks
 
 NEVER = 1 << 60
+CLOCK_ERROR = 1e-6  # virtual seconds
 Link = tuple[int, int]
 
 
@@ -74,6 +75,26 @@ class Rounds:
             for _, event in sent:
                 counts[rank, event.other] += event.round[:1] == (step,)
         return counts
+
+    def asked_too_early(self, rank: int, deadline: float) -> tuple[int, int] | None:
+        """Return two peers of which a rank asks the second too early.
+
+        It has sent it a "join" before the first has answered its own, or had its time for it.
+        """
+        asked = None
+        for event in self.log:
+            if event.rank != rank or event.other in (rank, -1):
+                continue
+            of_asked = asked is not None and event.other == asked.other
+            if event.what == "receives" and of_asked and event.round is None:
+                asked = None
+            if event.what != "sends" or event.topic != "join":
+                continue
+            early = asked is not None and event.time < asked.time + deadline - CLOCK_ERROR
+            if early and not of_asked:
+                return asked.other, event.other
+            asked = event
+        return None
 
     def traffic(self, ranks: Ranks, rank: int) -> list[tuple]:
         """Return the messages that a rank has sent in the last request, as `Ranks.traffic` counts them."""

@@ -192,7 +192,7 @@ class SurvivalCheck(GroupCheck):
         stuck : set of int
             Ranks that must not complete a step.
         copies : set of int
-            Ranks that must copy a state.
+            Ranks that must copy a state, and ask one peer after the other for it.
         seconds : float, optional
             What the virtual clock must show before ranks wait for late ones.
         without : int, optional
@@ -227,6 +227,7 @@ class SurvivalCheck(GroupCheck):
             rounds = Rounds(isolated.broker.coordinator.network, order)
             self._broker_saw(rounds, found, steps if model.get("inputs", 1) > 1 else 0)
             rounds.check(self, began)
+            self._asks_in_turn(rounds, copies or set())
         if without is not None:
             self._goes_on(without, found)
         self._places_in_the_end(found, steps, silent, (home, stuck or set(), copies or set()), alone=not cut)
@@ -326,6 +327,17 @@ class SurvivalCheck(GroupCheck):
                 most = steps * (others * nbytes + contract.STEP_BYTES.number) + rounds.bytes_to_itself(r)
                 cause = "differences that are sent more than once, or states that nobody has asked for"
                 self.sent(rounds.traffic(self.ranks, r), most, name=f"{steps} steps", rank=r, cause=cause, limit=contract.STEP_BYTES)
+
+    def _asks_in_turn(self, rounds: Rounds, copies: set[int]) -> None:
+        """Check that ranks ask a second peer only after the first has answered, or its time."""
+        seconds = TIMES["deadline"]
+        for r in sorted(copies):
+            pair = rounds.asked_too_early(r, seconds)
+            if pair is not None:
+                problem = f'rank {r} sends rank {pair[1]} a "join" although rank {pair[0]}, asked'
+                problem += f" before, has not answered, and its deadline of {seconds:g} s is not over"
+                cause = "a question to all at once: each sends a whole state, although one is enough"
+                self.fail(problem, cause, limit=contract.ONE_BY_ONE)
 
     @staticmethod
     def _must_count(rounds: Rounds, step: int) -> set[int]:
