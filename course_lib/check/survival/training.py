@@ -178,7 +178,7 @@ class SurvivalCheck(GroupCheck):
         stays: set[int] | None = None,
         nobody: bool = False,
         later: dict[int, tuple[float, float]] | None = None,
-        order: list[int] | None = None,
+        order: Sequence[int] = ALL,
         **model: object,
     ) -> SurvivalCheck:
         """Train on the ranks, and check every turn.
@@ -205,17 +205,16 @@ class SurvivalCheck(GroupCheck):
             Whether no difference counts in step 0.
         later : dict of int to (float, float)
             Ranks that fall silent for so many seconds, with what they send first after a time.
-        order : list of int
+        order : sequence of int
             The ranks, in the order in which they are numbered; only without silences.
         """
         self.case, self._nobody, isolated, later = case, nobody, self.ranks.isolated, later or {}
-        order = order or list(ALL)
         self._draw(**model)
         self._plan(silent, later)
         if cut:
             isolated.broker.coordinator.network.plan_partition(*cut)
         times = TIMES if isolated else dict(deadline=deadline, patience=patience, linger=0.7)
-        found, began = self._train(order, steps, times), set(silent)
+        found, began = self._train(list(order), steps, times), set(silent)
         silent = silent | {r: [(seconds, 0, 0)] for r, (seconds, _) in later.items()}
         if isolated and not cut:
             self._ends_in_time(silent, times["linger"], steps, seconds)
@@ -224,7 +223,7 @@ class SurvivalCheck(GroupCheck):
         self._stays(copied & (stays or set()))
         if isolated:
             self._copies_ahead(copied, found)
-            rounds = Rounds(isolated.broker.coordinator.network, order)
+            rounds = Rounds(isolated.broker.coordinator.network, list(order))
             self._broker_saw(rounds, found, steps if model.get("inputs", 1) > 1 else 0)
             rounds.check(self, began)
             self._asks_in_turn(rounds, copies or set())
