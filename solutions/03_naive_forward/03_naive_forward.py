@@ -143,7 +143,7 @@ def naive_collect_forward_input(x, mp_comm, mp_size):
     ----------
     x : numpy.ndarray
         Shape ``(batch_size, part_in_dim)``: this rank's columns.
-        C-contiguous; do not modify it.
+        Floating point or integer, C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -198,7 +198,7 @@ def naive_collect_forward_output(out, mp_comm, mp_size):
     ----------
     out : numpy.ndarray
         Shape ``(batch_size, part_out_dim)``: this rank's columns.
-        C-contiguous; do not modify it.
+        Floating point or integer, C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int

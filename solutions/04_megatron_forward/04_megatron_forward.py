@@ -97,7 +97,7 @@ def megatron_collect_forward_input(x, mp_comm, mp_size):
     ----------
     x : numpy.ndarray
         Shape ``(batch_size, part_in_dim)``: this rank's columns of the hidden layer.
-        C-contiguous; do not modify it.
+        Floating point or integer, C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -127,7 +127,7 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
     ----------
     out : numpy.ndarray
         Shape ``(batch_size, out_dim)``: this rank's partial output.
-        C-contiguous; do not modify it.
+        Floating point or integer, C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int

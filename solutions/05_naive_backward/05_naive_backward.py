@@ -126,7 +126,8 @@ def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
     Parameters
     ----------
     output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim)``: the whole gradient. Do not modify it.
+        Shape ``(batch_size, out_dim)``: the whole gradient. Floating point or integer;
+        do not modify it.
     mp_group_idx : int
         This rank's index in its model parallel group.
     mp_size : int
@@ -166,7 +167,7 @@ def naive_collect_backward_x(grad_x, mp_comm, mp_size):
     ----------
     grad_x : numpy.ndarray
         Shape ``(batch_size, in_dim)``, partial: this rank's term of the sum.
-        C-contiguous; do not modify it.
+        Floating point or integer, C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int

@@ -104,7 +104,7 @@ def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
     ----------
     output_grad : numpy.ndarray
         Shape ``(batch_size, out_dim)``: the output's gradient, replicated.
-        C-contiguous; do not modify it.
+        Floating point or integer, C-contiguous; do not modify it.
     mp_group_idx : int
         This rank's index in its model parallel group.
     mp_size : int
@@ -134,7 +134,7 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
     ----------
     grad_x : numpy.ndarray
         Shape ``(batch_size, part_in_dim)``: the gradient times the transpose of this
-        rank's rows. C-contiguous; do not modify it.
+        rank's rows. Floating point or integer, C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int

@@ -158,3 +158,59 @@ def megatron_collect_backward_x__hides_nan(grad_x, mp_comm, mp_size):
 def megatron_collect_backward_output__clips(output_grad, mp_group_idx, mp_size):
     """Limits the gradient."""
     return np.clip(output_grad, -10, 10)
+
+
+@loses(4)
+def megatron_collect_backward_output__read_only(output_grad, mp_group_idx, mp_size):
+    """Makes the caller's array read-only."""
+    output_grad.flags.writeable = False
+    return output_grad
+
+
+@loses(4)
+def megatron_collect_backward_output__writeable(output_grad, mp_group_idx, mp_size):
+    """Makes a read-only array of the caller writeable."""
+    output_grad.setflags(write=True)
+    return output_grad
+
+
+@loses(4)
+def megatron_collect_backward_output__splits(output_grad, mp_group_idx, mp_size):
+    """Makes a group in each call, which it does not use."""
+    mp_group(mp_size)
+    return output_grad
+
+
+@right
+def megatron_collect_backward_output__read_only_view(output_grad, mp_group_idx, mp_size):
+    """A view that is read-only; the argument stays as it is."""
+    view = output_grad.view()
+    view.flags.writeable = False
+    return view
+
+
+@loses(4)
+def megatron_collect_backward_x__read_only(grad_x, mp_comm, mp_size):
+    """Makes the caller's array read-only."""
+    grad_x.flags.writeable = False
+    return grad_x
+
+
+@loses(4)
+def megatron_collect_backward_x__splits(grad_x, mp_comm, mp_size):
+    """Makes a communicator in each call, which it does not use: a training run has thousands."""
+    mp_comm.Split(color=0, key=mp_comm.Get_rank())
+    return grad_x
+
+
+@loses(4)
+def megatron_collect_backward_x__hides_nan_only(grad_x, mp_comm, mp_size):
+    """Replaces NaN, but no infinities."""
+    return np.where(np.isnan(grad_x), grad_x.dtype.type(0), grad_x)
+
+
+@loses(4)
+def megatron_collect_backward_x__no_subnormal_numbers(grad_x, mp_comm, mp_size):
+    """Makes zeros of subnormal numbers."""
+    tiny = np.finfo(grad_x.dtype).tiny if grad_x.dtype.kind == "f" else 0
+    return np.where(abs(grad_x) < tiny, grad_x.dtype.type(0), grad_x)

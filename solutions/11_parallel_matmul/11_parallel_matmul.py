@@ -141,7 +141,7 @@ def par_matmul_by_row(A, B):
     A, B : numpy.ndarray or None
         On rank 0: float64, C-contiguous, not changed, shapes ``(m, k)`` and ``(k, n)``;
         the number of ranks divides m. None on the other ranks; `sizes` gives you m, k
-        and n.
+        and n. As in ``A @ B``, 0 times infinity is NaN.
 
     Returns
     -------

@@ -280,3 +280,45 @@ def par_matmul_by_reduction__no_nan():
 )
 def par_matmul_by_row__open_request():
     """Starts a barrier, and does not wait for it."""
+
+
+@loses(5)
+@changes("rows @ B", "rows @ B if rows.any() else np.zeros((m // size, n))")
+def par_matmul_by_row__skips_rows_of_zeros():
+    """Does not multiply rows that are all zero."""
+
+
+@loses(5)
+@changes("rows @ B", "rows @ B if B.any() else np.zeros((m // size, n))")
+def par_matmul_by_row__skips_a_matrix_of_zeros():
+    """Does not multiply by a matrix that is all zero."""
+
+
+@loses(5)
+@changes("    comm.Gather(rows @ B, C, root=0)", "    comm.Gather(np.nan_to_num(rows) @ np.nan_to_num(B), C, root=0)")
+def par_matmul_by_row__no_nan():
+    """Makes numbers of NaN and infinities."""
+
+
+@loses(5)
+@changes("columns.T @ rows, C", "columns.T @ rows if columns.any() else np.zeros((m, n)), C")
+def par_matmul_by_reduction__skips_columns_of_zeros():
+    """Does not multiply columns that are all zero."""
+
+
+@loses(5)
+@changes("columns.T @ rows, C", "columns.T @ rows if rows.any() else np.zeros((m, n)), C")
+def par_matmul_by_reduction__skips_rows_of_zeros():
+    """Does not multiply by rows that are all zero."""
+
+
+@right
+@changes("columns.T @ rows, C", "sum(np.outer(column, row) for column, row in zip(columns, rows)), C")
+def par_matmul_by_reduction__outer_products():
+    """Adds up the outer products of columns and rows."""
+
+
+@right
+@changes("columns.T @ rows, C", 'np.einsum("km,kn->mn", columns, rows), C')
+def par_matmul_by_reduction__einsum():
+    """With einsum."""

@@ -97,8 +97,7 @@ print(f"complete after the start: {complete}; the sum: {total}")
 # %% Exercise: MyDP tags=["exercise", "slide-50"]
 # %%px
 class MyDP(Module):
-    """A model that trains on all ranks of `comm` as it would on a single rank with all
-    the samples.
+    """A model that trains on all ranks of `comm` as on one rank with all the samples.
 
     Parameters
     ----------
@@ -115,8 +114,9 @@ class MyDP(Module):
     -----
     After ``backward``, each ``p.grad`` is the mean over the ranks. All-reduces start in
     hooks, without waiting. A parameter that the output does not depend on has no
-    gradient: its hook is never called, and its ``p.grad`` stays None. In its bucket,
-    zeros take its place, and that bucket starts when ``backward`` has ended.
+    gradient: its hook is never called, and its ``p.grad`` stays as it is. In its
+    bucket, zeros take its place, and that bucket starts when ``backward`` has ended.
+    Several models may be wrapped, and share a ``backward``.
 
     A step sends what all-reduces of the gradients send, at most 32 bytes besides, and
     calls no Barrier. The ready-made wrapper's own code counts as no answer.

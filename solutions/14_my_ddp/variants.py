@@ -523,3 +523,87 @@ class MyDP__no_nan:
 @changes("p.grad = mean.reshape(p.shape)", "p.grad = mean.reshape(p.shape) if mean.any() else None")
 class MyDP__zeros_are_none:
     """Takes a mean of zeros for none."""
+
+
+@loses(2)
+@changes(
+    "self.final.get(p, np.zeros_like(p.data))",
+    "self.final.get(p, self.last.get(p, np.zeros_like(p.data)))",
+    "self.final, self.started = {}, []\n",
+    "self.last, self.final, self.started = self.final, {}, []\n",
+    "self.final, self.started = model, [], {}, []",
+    "self.final, self.started = model, [], {}, []\n        self.last = {}",
+)
+class MyDP__gradient_of_the_last_step:
+    """Sends the gradient of the step before for a parameter that this step has not used."""
+
+
+@loses(2)
+@changes("self.final.get(p, np.zeros_like(p.data))", "self.final.get(p, np.zeros_like(p.data) if p.grad is None else p.grad)")
+class MyDP__stale_gradient:
+    """Sends what is left in p.grad for a parameter that this step has not used."""
+
+
+@loses(2)
+@changes(
+    "                if p in self.final:\n                    p.grad",
+    "                if p in self.final or p.grad is not None:\n                    p.grad",
+)
+class MyDP__mean_for_the_unused:
+    """Overwrites what is left in p.grad of a parameter that this step has not used."""
+
+
+@loses(12)
+@changes(
+    "self.model, self.buckets, self.final, self.started = model, [], {}, []",
+    "self.model, self.final, self.started = model, {}, []\n        MyDP.buckets = []",
+)
+class MyDP__buckets_of_the_class:
+    """Keeps the buckets on the class: those of the last wrapped model."""
+
+
+@loses(12)
+@changes(
+    "self.model, self.buckets, self.final, self.started = model, [], {}, []",
+    "self.model, self.buckets = model, []\n        MyDP.final, MyDP.started = {}, []",
+    "        self.final, self.started = {}, []",
+    "        MyDP.final, MyDP.started = {}, []",
+)
+class MyDP__gradients_of_the_class:
+    """Keeps gradients and requests on the class: two models in one backward mix them up."""
+
+
+@loses(1)
+@changes(
+    """            self.start(bucket)
+
+""",
+    """            self.start(bucket)
+        if len(self.final) == self.used:
+            for _, _, request in self.started:
+                request.Wait()
+
+""",
+    "        self.final, self.started = {}, []\n",
+    "        self.used = len(self.final)\n        self.final, self.started = {}, []\n",
+    "self.final, self.started = model, [], {}, []",
+    "self.final, self.started = model, [], {}, []\n        self.used = 0",
+)
+class MyDP__waits_in_the_last_hook:
+    """From the second step on, waits in the last hook instead of after backward."""
+
+
+@loses(1)
+@changes(
+    """            self.start(bucket)
+
+""",
+    """            self.start(bucket)
+        if p is self.model.parameters()[2]:
+            for _, _, request in self.started:
+                request.Wait()
+
+""",
+)
+class MyDP__waits_in_the_lowest_hook:
+    """Waits in the hook of the lowest layer's weight."""

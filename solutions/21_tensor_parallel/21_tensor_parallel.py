@@ -204,7 +204,7 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
     logits : Tensor
         ``(batch, tokens, words)``: the logits of this rank's words, which start at
         ``rank * words`` (rank in the group); sharded along dimension 2. A word that is
-        masked out has -inf; a rank may have only such words.
+        masked out has -inf; a rank may have only such words. NaN makes the loss NaN.
     labels : numpy.ndarray
         int, ``(batch, tokens)``, replicated: each token's word, numbered across ranks.
     comm : Communicator

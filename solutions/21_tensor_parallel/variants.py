@@ -770,3 +770,79 @@ def copy_to_group__row_by_row():
 @changes("soft.sum(axis=-1)", "(soft + 0 * (z - z.max(axis=-1, keepdims=True))).sum(axis=-1)")
 def vocab_parallel_cross_entropy__no_masked_words():
     """Subtracts the largest of its own logits, which may be -inf, from each."""
+
+
+@loses(5)
+@changes("return (total,)", "return (total if grad.ndim else np.atleast_1d(total),)")
+def copy_to_group__one_axis_at_least():
+    """Gives a number without axes an axis."""
+
+
+@loses(5)
+@changes("np.empty(grad.shape, grad.dtype)", "np.empty((len(grad), *grad.shape[1:]), grad.dtype)")
+def copy_to_group__first_axis():
+    """Needs a first axis."""
+
+
+@loses(3)
+@changes("total = np.empty_like(x.data)", "total = np.empty((len(x.data), *x.shape[1:]), x.dtype)")
+def reduce_from_group__first_axis():
+    """Needs a first axis."""
+
+
+@loses(3)
+@changes("    comm.Allreduce(x.data, total)\n", "    comm.Allreduce(x.data, total)\n    total = np.atleast_1d(total)\n")
+def reduce_from_group__one_axis_at_least():
+    """Gives a number without axes an axis."""
+
+
+@loses(6)
+@changes("mine = labels - comm.Get_rank() * words", "mine = labels.astype(np.int16) - comm.Get_rank() * words")
+def vocab_parallel_cross_entropy__labels_in_16_bits():
+    """Labels in int16: a vocabulary of more than 32,768 words does not fit."""
+
+
+@loses(6)
+@changes("mine = labels - comm.Get_rank() * words", "mine = labels.astype(np.uint16).astype(int) - comm.Get_rank() * words")
+def vocab_parallel_cross_entropy__unsigned_labels():
+    """Labels in uint16: a vocabulary of more than 65,536 words does not fit."""
+
+
+@loses(6)
+@changes("mine = labels - comm.Get_rank() * words", "mine = (labels - comm.Get_rank() * words).astype(np.int16)")
+def vocab_parallel_cross_entropy__places_in_16_bits():
+    """The labels' places among the rank's own words in int16."""
+
+
+@loses(6)
+@changes("z, words = logits.data, logits.shape[-1]", "z, words = np.where(np.isnan(logits.data), 0, logits.data), logits.shape[-1]")
+def vocab_parallel_cross_entropy__no_nan():
+    """Makes zeros of NaN."""
+
+
+@loses(6)
+@changes(
+    "most = z.max(axis=-1)",
+    "most = np.nanmax(z, axis=-1, initial=-np.inf)",
+    "soft[(*here, mine[here])].sum()",
+    "np.nansum(soft[(*here, mine[here])])",
+    "soft.sum(axis=-1)",
+    "np.nansum(soft, axis=-1)",
+)
+def vocab_parallel_cross_entropy__leaves_nan_out():
+    """Leaves NaN out of the maximum and of the sums."""
+
+
+@loses(6)
+@changes("most = z.max(axis=-1)", "most = np.nanmax(z, axis=-1, initial=-np.inf)", "soft.sum(axis=-1)", "np.nansum(soft, axis=-1)")
+def vocab_parallel_cross_entropy__sees_nan_of_labels_only():
+    """Leaves NaN out unless it is a label's."""
+
+
+@loses(6)
+@changes(
+    "return (grad_logits * (grad / labels.size).astype(z.dtype),)",
+    "return (np.nan_to_num(grad_logits) * (grad / labels.size).astype(z.dtype),)",
+)
+def vocab_parallel_cross_entropy__no_nan_in_backward():
+    """Makes zeros of NaN in the gradient."""

@@ -169,7 +169,7 @@ class LossScaler:
     factor : float
         At first; a power of two. The attribute ``factor`` is the current one.
     interval, limits : int, (float, float)
-        See `update`. Limits are the smallest and the largest factor.
+        See `update`. Limits, powers of two, are the smallest and the largest factor.
 
     Methods
     -------

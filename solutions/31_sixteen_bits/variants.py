@@ -120,6 +120,15 @@ def gather_as__truncates():
 
 @loses(6)
 @changes(
+    "mine = encode(shard, dtype)",
+    "mine = encode(np.where(abs(shard) < (2.0**-14 if dtype == 'float16' else 0), np.float32(0), shard), dtype)",
+)
+def gather_as__no_subnormal_numbers():
+    """Sends 0 for what is a subnormal number in float16."""
+
+
+@loses(6)
+@changes(
     GATHER,
     """
     if dtype == "float32":
@@ -374,6 +383,15 @@ def reduce_as__rounds_the_mean():
 @changes("sent = encode(gradient, dtype)", "sent = encode(np.clip(gradient, -65504, 65504) if dtype == 'float16' else gradient, dtype)")
 def reduce_as__saturates():
     """Limits values to the largest float16, so that nobody sees an overflow."""
+
+
+@loses(4)
+@changes(
+    "sent = encode(gradient, dtype)",
+    "sent = encode(np.where(abs(gradient) < (2.0**-14 if dtype == 'float16' else 0), np.float32(0), gradient), dtype)",
+)
+def reduce_as__no_subnormal_numbers():
+    """Sends 0 for what is a subnormal number in float16."""
 
 
 @loses(4)
@@ -806,6 +824,60 @@ class LossScaler__divides_by_a_norm_of_zero:
 )
 class LossScaler__norm_of_all_scalers:
     """Keeps the norm as an attribute of the class, which two scalers share."""
+
+
+@loses(4)
+@changes("np.float32(most / norm)", "np.float32(np.float16(most / norm))")
+class LossScaler__clips_in_float16:
+    """Rounds the share by which it clips to float16."""
+
+
+@loses(4)
+@changes("np.float32(most / norm)", "decode(encode(np.float32([most / norm]), 'bfloat16'), 'bfloat16')")
+class LossScaler__clips_in_bfloat16:
+    """Rounds the share by which it clips to bfloat16."""
+
+
+@loses(4)
+@changes("np.float32(most / norm)", "np.float32(2.0 ** np.floor(np.log2(most / norm)))")
+class LossScaler__clips_by_powers_of_two:
+    """Rounds the share by which it clips down to a power of two, as factors are."""
+
+
+@loses(4)
+@changes("if not np.isfinite(norm):", "if not np.isfinite(norm) and self.factor > self.limits[0]:")
+class LossScaler__steps_at_the_lower_limit:
+    """Takes a step with an overflow where the factor cannot get smaller."""
+
+
+@loses(6)
+@changes(
+    "if not np.isfinite(norm):",
+    "if not np.isfinite(norm) and self.factor > self.limits[0]:",
+    GOOD,
+    "        bad = not np.isfinite(self.norm) and self.factor > self.limits[0]\n        self.good = 0 if bad else self.good + 1\n",
+    "        if not np.isfinite(self.norm):\n            self.factor = max",
+    "        if bad:\n            self.factor = max",
+)
+class LossScaler__good_at_the_lower_limit:
+    """Takes an overflow at the smallest factor for a good step."""
+
+
+@loses(2)
+@changes(
+    GOOD,
+    "        bad = not np.isfinite(self.norm) and self.factor > self.limits[0]\n        self.good = 0 if bad else self.good + 1\n",
+    "        if not np.isfinite(self.norm):\n            self.factor = max",
+    "        if bad:\n            self.factor = max",
+)
+class LossScaler__counted_at_the_lower_limit:
+    """Skips a step with an overflow at the smallest factor, and counts it as a good one."""
+
+
+@right
+@changes("np.float32(most / norm)", "(most / norm)")
+class LossScaler__clips_by_a_float:
+    """Clips by a Python float, which leaves float32 arrays as they are."""
 
 
 @right

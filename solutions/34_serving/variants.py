@@ -98,7 +98,7 @@ def PagedCache__gives_back_twice():
     """Blocks are free twice, so that two texts get them."""
 
 
-@loses(6)
+@loses(11)
 @changes(
     FREE,
     "self.unused += self.owned.get(number, ([], 0))[0]\n        self.owned[number] = self.owned.get(number, ([], 0))[0], 0",
@@ -1207,6 +1207,23 @@ def hand_over__into_the_first_slots():
 @changes("comm.Send(np.ascontiguousarray(part), target[i])", "comm.Isend(np.ascontiguousarray(part), target[i])")
 def hand_over__does_not_wait():
     """Starts to send, and does not wait for the end."""
+
+
+@loses(4)
+@changes("comm.Recv(part, source)", "comm.Recv(part)")
+def hand_over__from_any_rank():
+    """Receives from any rank: a message of the next call may be the first one."""
+
+
+@right
+@changes(
+    "comm.Send(np.ascontiguousarray(part), target[i])",
+    "comm.Send(np.ascontiguousarray(part), target[i], tag=number)",
+    "comm.Recv(part, source)",
+    "comm.Recv(part, tag=number)",
+)
+def hand_over__by_tag():
+    """Receives from any rank, but only this text."""
 
 
 @right

@@ -65,6 +65,20 @@ def place_special(
     return (start + count) % len(values)
 
 
+def are_special(array: np.ndarray) -> np.ndarray:
+    """Return for each element whether it is NaN, infinite, -0.0 or subnormal.
+
+    Examples
+    --------
+    >>> are_special(np.array([np.nan, np.inf, -0.0, 0.0, 5e-324, 1.0])).tolist()
+    [True, True, True, False, True, False]
+    """
+    if array.dtype.kind != "f":
+        return np.zeros(array.shape, bool)
+    subnormal = (array != 0) & (np.abs(array) < np.finfo(array.dtype).tiny)
+    return ~np.isfinite(array) | (array == 0) & np.signbit(array) | subnormal
+
+
 def same_values(got: np.ndarray, want: np.ndarray, *, signed_zeros: bool = False) -> np.ndarray:
     """Compare element by element; NaN equals NaN, and with `signed_zeros` -0.0 differs from 0.0.
 

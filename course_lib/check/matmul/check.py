@@ -6,10 +6,12 @@ import numpy as np
 
 from course_lib.check.cases.layouts import CONTIGUOUS
 from course_lib.check.cases.repetition import Call, in_turn
+from course_lib.check.cases.values import same_values
 from course_lib.check.groups import GroupCheck
 from course_lib.check.matmul import contract
 
 ALONE = "rank 0 does all the work"
+SPECIAL = "NaN and infinities that are turned into numbers, or a part of zeros that is left out: 0 times infinity is NaN"
 
 
 class MatmulCheck(GroupCheck):
@@ -49,13 +51,16 @@ class MatmulCheck(GroupCheck):
         """Check products of the same sizes in turn, in each layout that can be sent.
 
         Each product is an array of its own, and A and B are as before. In one of them, A has a NaN
-        and B an infinity.
+        and B an infinity; in another, a rank's part of A is zero, and B has an infinity that meets
+        it; in the last, it is the other way round.
         """
         pairs = [(self.random.standard_normal((m, k)), self.random.standard_normal((k, n))) for _ in CONTIGUOUS]
-        if m * k * n:
-            A, B = pairs[int(self.random.integers(len(pairs)))]
-            A[self.random.integers(m), self.random.integers(k)] = np.nan
-            B[self.random.integers(k), self.random.integers(n)] = np.inf
+        (A, B), zero_A, zero_B = pairs
+        A[self.random.integers(m), self.random.integers(k)] = np.nan
+        B[self.random.integers(k), self.random.integers(n)] = np.inf
+        if min(m, k, n) > 1:  # np.dot leaves out a single number that is 0
+            self._zero_part(*zero_A, in_A=True)
+            self._zero_part(*zero_B, in_A=False)
         layouts = self.random.permutation(CONTIGUOUS).tolist()
         calls = [Call([list(pair)] + [[None, None]] * 3, layout=layout) for pair, layout in zip(pairs, layouts, strict=True)]
         self.case = f"products in turn, A {m} x {k}, B {k} x {n}"
@@ -69,6 +74,21 @@ class MatmulCheck(GroupCheck):
             self.requests_completed(self.ranks.unended[r], r)
         self.covers("layouts", "sizes", "special values")
         return self
+
+    def _zero_part(self, A: np.ndarray, B: np.ndarray, *, in_A: bool) -> None:
+        """Make a rank's part of A or of B zero, and place an infinity in the other matrix where it meets these zeros."""
+        (m, k), n, r = A.shape, B.shape[1], int(self.random.integers(4))
+        rows, inner = np.arange(m), np.arange(k)  # those of the rank
+        if self.by_row:
+            rows = np.split(rows, 4)[r]
+        else:
+            inner = np.split(inner, 4)[r]
+        if in_A:
+            A[np.ix_(rows, inner)] = 0
+            B[self.random.choice(inner), self.random.integers(n)] = np.inf
+        else:
+            B[inner] = 0
+            A[self.random.choice(rows), self.random.choice(inner)] = np.inf
 
     def _result(self, answer: object, A: np.ndarray, B: np.ndarray, r: int) -> None:
         k = A.shape[1]
@@ -84,9 +104,8 @@ class MatmulCheck(GroupCheck):
         cause = "parts in the wrong order" if self.by_row else f"columns of A that were not made contiguous before they were sent, or {cut}"
         with np.errstate(invalid="ignore"):
             product = A @ B
-        if not np.isfinite(product).all():
-            cause += "; or NaN and infinities that are turned into numbers"
-        self.array(answer, product, name="the product", rank=r, rtol=1e-13, scale=scale, cause=cause, instead=known)
+        usual = SPECIAL if _wrong_where_not_finite(answer, product) else cause
+        self.array(answer, product, name="the product", rank=r, rtol=1e-13, scale=scale, cause=usual, instead=known, shape_cause=cause)
 
     def _bytes(self, moved: list[tuple], m: int, k: int, n: int, r: int, products: int = 1) -> None:
         if self.by_row:
@@ -112,3 +131,10 @@ class MatmulCheck(GroupCheck):
         if not self.by_row:
             own = slice(r * k // 4, (r + 1) * k // 4)
             self.among(sent, A[:, own] @ B[own], name="the product of its columns and rows", rank=r, cause=ALONE)
+
+
+def _wrong_where_not_finite(got: object, want: np.ndarray) -> bool:
+    """Return whether an array is wrong where the right one has NaN or an infinity."""
+    if not isinstance(got, np.ndarray) or got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    return not same_values(got, want)[~np.isfinite(want)].all()

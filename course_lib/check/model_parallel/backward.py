@@ -6,7 +6,7 @@ import numpy as np
 
 from course_lib.check.cases.layouts import LAYOUTS
 from course_lib.check.model_parallel import contract, on_ranks
-from course_lib.check.model_parallel.forward import LayerCheck
+from course_lib.check.model_parallel.forward import LayerCheck, usual_cause
 
 OUTPUT, INPUT = "the gradient of the output", "the gradient of the input"
 
@@ -112,7 +112,7 @@ class BackwardCheck(LayerCheck):
         given = [dict(function=function, array=arrays[r], size=size) | more[r] for r in range(4)]
         for r, (got, after) in enumerate(self.places.call(call, given, show=self.show)):
             self.unchanged(after, arrays[r], r)
-            self.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
+            self.array(got, arrays[r], name=name, rank=r, cause=usual_cause(got, arrays[r], cause), contiguous=True)
             self.silent(function, name, r, "compare what a rank has with what it needs")
             self.requests_completed(self.places.unended[r], r)
 

@@ -9,12 +9,15 @@ import numpy as np
 
 from course_lib.check.cases.layouts import CONTIGUOUS
 from course_lib.check.cases.repetition import GROUP, KEPT, Call, in_turn
+from course_lib.check.cases.values import are_special, same_values
 from course_lib.check.groups import GroupCheck
 from course_lib.check.model_parallel import contract, on_ranks
 from course_lib.check.shuffled_ranks import ShuffledRanks
 from course_lib.traffic import wire_bytes
 
 CHANGED = "an in-place operation, or swapped buffers"
+SPECIAL = "NaN, infinities, -0.0 or subnormal numbers that are turned into other numbers; pass them on as they are"
+SPLIT = "an exchange, a Barrier or a Split: each waits until all ranks of its communicator have called it"
 DTYPES = (np.float32, np.float64)
 # For each rank of a group, from the arguments of all and its index, what a function returns.
 Reference: TypeAlias = Callable[[list[np.ndarray], int], np.ndarray]
@@ -101,7 +104,7 @@ class LayerCheck(GroupCheck):
                     want,
                     name=f"call {number} of {function}",
                     rank=r,
-                    cause=KEPT,
+                    cause=KEPT if rtol else usual_cause(got, want, KEPT),
                     rtol=rtol,
                     scale=float(np.max(np.abs(arrays))) if rtol else None,
                     contiguous=True,
@@ -109,7 +112,28 @@ class LayerCheck(GroupCheck):
                 )
         for r in range(4):
             self._calls(function, self.ranks.traffic[r], groups[places[r][0]], len(calls), r)
+        if function in contract.NO_CALLS:
+            self._alone(function, by_index)
         self.covers("layouts", "group order", "dtypes", "sizes", "group sizes")
+
+    def _alone(self, function: str, by_index: bool) -> None:
+        """Check that one rank of each group gets through a function that asks for nothing, without the others."""
+        groups = self.groups(2)
+        self.case = f"{self.describe_groups(groups, np.float64)}, one rank of each after the other"
+        places = self.colors_and_keys(groups)
+        for first in range(2):
+            given = [
+                {
+                    "function": function,
+                    "array": self.draw(2, 4),
+                    "index": place[1] if by_index else None,
+                    "place": place,
+                    "calls": place[1] == first,
+                }
+                for place in places
+            ]
+            problem = f"{function} waits for other ranks, although it needs nothing from them"
+            self.call(on_ranks.call_alone, given, explain={"Deadlock": (problem, SPLIT)}, show=self.show)
 
     def _calls(self, function: str, moved: list[tuple], group: list[int], times: int, rank: int) -> None:
         """Check how many calls of the communicator a rank has made when it called the function so often."""
@@ -135,9 +159,25 @@ class LayerCheck(GroupCheck):
         self.sent(moved, most, name=function, rank=rank, cause=cause, limit=limit)
         self.requests_completed(self.places.unended[rank], rank)
 
-    def unchanged(self, given: object, before: np.ndarray, rank: int) -> None:
-        """Check that the function has not modified its argument."""
-        self.array(given, before, name="the argument, after the call,", rank=rank, cause=CHANGED)
+    def unchanged(self, given: tuple[object, bool, bool], before: np.ndarray, rank: int) -> None:
+        """Check that the function has not modified its argument, neither its values nor whether they can be written to.
+
+        `given` is the array after the call, and its flag `writeable` before and after.
+        """
+        array, *writeable = given
+        self.array(array, before, name="the argument, after the call,", rank=rank, cause=CHANGED)
+        if writeable[0] != writeable[1]:
+            was, became = ("writeable" if flag else "read-only" for flag in writeable)
+            cause = "the flags of the argument itself, which belongs to the caller; set those of a copy or of a view"
+            self.fail(f"the argument on rank {rank} is {became} after the call; expected {was}, as before", cause)
+
+
+def usual_cause(got: object, want: np.ndarray, usual: str) -> str:
+    """Return the usual cause of a wrong array that was only moved: another one if all wrong values are special ones."""
+    if not isinstance(got, np.ndarray) or got.shape != want.shape or got.dtype != want.dtype:
+        return usual
+    wrong = ~same_values(got, want, signed_zeros=True)
+    return SPECIAL if are_special(want[wrong]).all() else usual
 
 
 class ForwardCheck(LayerCheck):

@@ -20,12 +20,36 @@ def _mp_group(size, me):
 def collect(function, array, size, me=None):
     """Call an exercise's function with this rank's model parallel group of `size` ranks, or of those that are left."""
     group = _mp_group(size, me)
-    return student(function)(array, group, group.Get_size()), array
+    return _call(function, array, (group, group.Get_size()), me)
 
 
 def collect_for_index(function, array, index, size, me=None):
     """Call an exercise's function that is given an index in a model parallel group, and not the group."""
-    return student(function)(array, index, size), array
+    return _call(function, array, (index, size), me)
+
+
+def call_alone(function, array, index, place, calls):
+    """Call an exercise's function on some ranks of a group only; `index` is None if it is given the group."""
+    from course_lib.collectives import Communicator
+
+    group = Communicator().Split(color=place[0], key=place[1])
+    if calls:
+        student(function)(array, group if index is None else index, group.Get_size())
+
+
+def _call(function, array, others, me):
+    """Call an exercise's function with an array that is read-only on every second rank.
+
+    Returns
+    -------
+    tuple of (object, (numpy.ndarray, bool, bool))
+        The result; the array after the call, and whether it was writeable before and after it.
+    """
+    array = array.copy()  # one that owns its memory: nothing else refuses to change its flags
+    writeable = me is None or me % 2 == 0
+    array.flags.writeable = writeable
+    result = student(function)(array, *others)
+    return result, (array, writeable, array.flags.writeable)
 
 
 def forward(style, x, w, size, me=None):

@@ -63,6 +63,8 @@ BACK_EXPLANATIONS = {
         "weight.data without its transpose: it is (inputs, outputs), and the gradient (batch, positions, outputs)",
     )
 }
+KEPT_BY_B = "a copy, the gradient of a product's x, or other results of B, which W does not need"
+KEPT_BY_W = "an entry that stays in stage.kept, or another variable that refers to what W has used"
 SEND_EXPLANATIONS = {
     "all of them send": (
         "the ranks wait for each other",
@@ -141,6 +143,16 @@ class DividedBackwardCheck(GroupCheck):
         """Check what is in memory between B and W, and after W, on a student's ranks."""
         if self.ranks.isolated:  # there, `peak_memory` measures each process
             return self
+        for r, (after_b, after_w, enough) in enumerate(self.kept()):
+            said = f"rank {r} keeps {wording.size(after_b)} of a micro-batch between B and W, but W needs {wording.size(enough)}"
+            if after_b > (1 + contract.KEPT.number) * enough:
+                self.fail(f"{said}: the x of each product and the gradient of its result", KEPT_BY_B, limit=contract.KEPT)
+            if after_w > contract.KEPT.number * enough:
+                self.fail(f"rank {r} still keeps {wording.size(after_w)} of a micro-batch after W", KEPT_BY_W)
+        return self
+
+    def kept(self) -> list[tuple[float, float, int]]:
+        """Count the bytes of a micro-batch that each rank keeps after B, those that it keeps after W, and those that W needs."""
         batch, positions, width, dtype = 4, 32, 32, np.float32
         self.case = f"a micro-batch of {batch} x {positions} tokens, width {width}, {np.dtype(dtype)}"
         model = ReferencePipeline(Sizes(50, width, 2, 4, positions), 4, self.random, [3], (batch, positions), dtype)
@@ -148,16 +160,7 @@ class DividedBackwardCheck(GroupCheck):
         self.ranks.call(build_stage, [facts | dict(values=model.values[i], place=(0, i), stage=(4, i)) for i in range(4)], show=self.show)
         inputs, grads = self._inputs(model, dtype)
         found = self.call(count_kept, [dict(inputs=inputs[i], grads=grads[i]) for i in range(4)], show=self.show)
-        for r, (after_b, after_w) in enumerate(found):
-            enough = product_bytes(model.stages[r], model.batches)
-            said = f"rank {r} keeps {wording.size(after_b)} of a micro-batch between B and W, but W needs {wording.size(enough)}"
-            if after_b > (1 + contract.KEPT.number) * enough:
-                cause = "a copy, the gradient of a product's x, or other results of B, which W does not need"
-                self.fail(f"{said}: the x of each product and the gradient of its result", cause, limit=contract.KEPT)
-            if after_w > contract.KEPT.number * enough:
-                cause = "an entry that stays in stage.kept, or another variable that refers to what W has used"
-                self.fail(f"rank {r} still keeps {wording.size(after_w)} of a micro-batch after W", cause)
-        return self
+        return [(*counted, product_bytes(stage, model.batches)) for counted, stage in zip(found, model.stages, strict=True)]
 
     def _inputs(self, model: ReferencePipeline, dtype: type) -> tuple[list, list]:
         """Draw what each stage receives: inputs and labels, and the gradients of its results."""
@@ -424,6 +427,7 @@ class ZeroBubbleCheck(PipelineCheck):
         """Check the peak memory of each rank: what its order needs, which is at most what 1F1B needs on its first rank."""
         memory.keep_freed()  # in this process
         self._first_deep_step(size)
+        self.baseline_memory("a large model")
         models, answers, peaks = self._step(size, count, np.float32, shape="deep")
         self.ranks.call(end_measurement)
         claims, needs = self._claims(answers), {}
@@ -441,9 +445,17 @@ class ZeroBubbleCheck(PipelineCheck):
                 neighbors = (i > 0) + (i < len(group) - 1)
                 enough += 2 * neighbors * count * model.message  # all that is sent and received may be held to the end
                 if peaks[r] > enough:
-                    self.fail(
-                        f"a step on rank {r} held {wording.size(peaks[r])} at once; {wording.size(enough)} are enough for its order",
-                        "more kept after B than the input of each product and its result's gradient, or not freed after W",
-                        limit=contract.ORDER_MEMORY,
+                    self._fail_peak(
+                        f"a step on rank {r} held {wording.size(peaks[r])} at once; {wording.size(enough)} are enough for its order"
                     )
         return self
+
+    def _fail_peak(self, problem: str) -> None:
+        """Fail because of a rank's memory, with the limit of the function that holds too much: B, W or the step."""
+        kept = DividedBackwardCheck(self.ranks, show=self.show).kept()
+        if any(after_b > (1 + contract.KEPT.number) * enough for after_b, _, enough in kept):
+            self.fail(f"{problem}, and backward_input keeps more than W needs", KEPT_BY_B, limit=contract.KEPT)
+        if any(after_w > contract.KEPT.number * enough for _, after_w, enough in kept):
+            self.fail(f"{problem}, and what W has used is still held after it", KEPT_BY_W)
+        cause = "more held by zb_h1_step than what it has sent and received, such as a copy of each"
+        self.fail(problem, cause, limit=contract.ORDER_MEMORY)

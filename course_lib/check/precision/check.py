@@ -22,6 +22,7 @@ EDGES = {
 LOUD = {"float32": (2.0**22, 0.75), "float16": (2048.0, 0.5), "bfloat16": (256.0, 0.5)}
 TINY = {"float32": 1e-30, "float16": 2.0**-24, "bfloat16": 1e-30}
 LENGTHS = 33, 50  # of a shard: sent as float32, even between two ranks, it exceeds the limit
+ROUNDED = "other rounding than `encode`'s: to the nearest number, in a tie to the even one; also of what is tiny or large"
 CHANGED = "a value that changes on its way, such as NaN, an infinity or -0.0"
 
 
@@ -64,7 +65,9 @@ class PrecisionCheck(GroupCheck):
                         "bit patterns, which are not decoded": encode(whole, dtype),
                     }
                     name = f"gather_as, call {turn + 1},"
-                    self.array(got, want, name=name, rank=r, cause="another rank order", instead=instead, shape_cause="")
+                    edges = np.isin(whole, np.asarray(EDGES[dtype], np.float32))
+                    cause = ROUNDED if _right_but_for(edges, got, want) else "another rank order"
+                    self.array(got, want, name=name, rank=r, cause=cause, instead=instead, shape_cause="")
                 cause = "rounding in place, or a result that shares memory with the shard: the master would lose its last bits"
                 self.array(after, shards[r, 1], name="the shard, after the call,", rank=r, cause=cause)
                 cause = f"values sent as float32; encoded as {dtype}, each takes 2 bytes" if dtype != "float32" else "values sent twice"
@@ -89,8 +92,7 @@ class PrecisionCheck(GroupCheck):
                     self.case = f"{self._describe(groups, dtype)}, {name}"
                     self._mean(got, [arrays[s] for s in group], dtype, me, r)
                 cause = "rounding or dividing in place"
-                before, after = (np.nan_to_num(array) for array in (given[r]["arrays"][-1], after))
-                self.array(after, before, name="the gradient, after the call,", rank=r, cause=cause)
+                self.array(after, given[r]["arrays"][-1], name="the gradient, after the call,", rank=r, cause=cause)
                 cause = "float32 values, or " * (dtype != "float32") + "whole gradients: each rank needs only its part of the others'"
                 self._cost("reduce_as", [(length, dtype)] * len(drawn), group, r, cause)
         self.covers("group sizes", "group order", "dtypes")
@@ -212,7 +214,7 @@ class PrecisionCheck(GroupCheck):
         instead["the mean, but this rank's own part was not rounded"] = want + (np.split(arrays[me], n)[me] - parts[me]) / n
         instead["the mean of bit patterns, which are not decoded"] = np.mean([np.split(encode(a, dtype), n)[me] for a in arrays], axis=0)
         wrong_axis = "a sum along the wrong axis, or whole gradients instead of this rank's part"
-        cause = "a sum in 16 bits, or a division before the gradient is encoded"
+        cause = "a sum in 16 bits, a division before the gradient is encoded, or tiny numbers that are set to 0"
         magnitude = float(np.max(np.sum(np.abs(np.where(beyond, 0, parts)), axis=0) / n))
         self.array(got, want, name="reduce_as", rank=r, rtol=1e-6, scale=magnitude, instead=instead, cause=cause, shape_cause=wrong_axis)
 
@@ -242,6 +244,11 @@ class PrecisionCheck(GroupCheck):
 
     def _describe(self, groups: list[list[int]], dtype: str) -> str:
         return self.describe_groups(groups, np.float32).replace("float32", dtype)
+
+
+def _right_but_for(places: np.ndarray, got: object, want: np.ndarray) -> bool:
+    """Return whether all wrong values of an array are at these places."""
+    return isinstance(got, np.ndarray) and got.shape == want.shape and bool(np.all(got[~places] == want[~places]))
 
 
 def _width(dtype: str) -> int:

@@ -53,15 +53,23 @@ def call_scaler(values, optimizer, settings, steps, places):
     Returns
     -------
     list of tuple
-        For each step: what each `unscale` returned, the gradients after the last one, what `step` returned, the parameters, the factor
-        before and after `update`.
+        For each step: what each `unscale` returned, the gradients after the last one, what `step` returned, the parameters, the gradients
+        that the optimizer got, the factor before and after `update`.
     """
     LossScaler, everyone = student("LossScaler"), student("everyone")
     comms = [everyone.Split(color=color, key=key) for color, key in places]
     parameters, found = [Parameter(v.copy()) for v in values], []
     rule = SGD(parameters, 0.1, 0.5) if optimizer == "SGD" else Adam(parameters, 0.01)
     scaler = LossScaler(comms, **settings)
+    optimizer_step, stepped = rule.step, []
+
+    def step_and_note():
+        stepped[:] = [None if p.grad is None else np.array(p.grad) for p in parameters]
+        optimizer_step()
+
+    rule.step = step_and_note
     for step in steps:
+        stepped[:] = []
         for p, grad in zip(parameters, step["grads"], strict=True):
             p.grad = None if grad is None else grad.copy()
         norms = [scaler.unscale(rule) for _ in range(step["unscale"])]
@@ -69,7 +77,7 @@ def call_scaler(values, optimizer, settings, steps, places):
         taken = scaler.step(rule) if step["most"] is None else scaler.step(rule, most=step["most"])
         factor = scaler.factor
         scaler.update()
-        found.append((norms, grads, taken, [p.data.copy() for p in parameters], factor, scaler.factor))
+        found.append((norms, grads, taken, [p.data.copy() for p in parameters], list(stepped), factor, scaler.factor))
     return found
 
 

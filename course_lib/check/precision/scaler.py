@@ -14,6 +14,7 @@ from course_lib.check.precision import contract
 from course_lib.check.precision.on_ranks import call_scale, call_scaler
 
 LARGE = 1e19  # a norm whose square is beyond float32's range
+CLIP = 1 / 3  # limit of a norm, as a share of it: neither float16 nor bfloat16 holds it
 OVERFLOWS = (np.inf, -np.inf, np.nan)
 
 
@@ -51,6 +52,8 @@ class Wanted(NamedTuple):
         The factor in the step, and after `update`.
     most : float or None
         The norm to which gradients are clipped.
+    clipped : list
+        The rank's gradients as the optimizer gets them.
     earlier : Wanted or None
         The step before.
     """
@@ -63,6 +66,7 @@ class Wanted(NamedTuple):
     before: float
     after: float
     most: float | None
+    clipped: list
     earlier: Wanted | None
 
 
@@ -148,8 +152,8 @@ class ScalerCheck(GroupCheck):
             shapes = self._shapes()
             steps = [
                 Step(self._draw(shapes), unscale=1),
-                Step(self._draw(shapes), most=0.5, unscale=1),
-                Step(self._draw(shapes), most=0.25),
+                Step(self._draw(shapes), most=CLIP, unscale=1),
+                Step(self._draw(shapes), most=CLIP),
                 Step(self._draw(shapes), most=1.5, unscale=2),
                 Step(self._draw(shapes, 0.0), most=0.5),
                 Step(self._draw(shapes, 1e-15), unscale=1),
@@ -164,7 +168,10 @@ class ScalerCheck(GroupCheck):
         return self
 
     def overflows(self, *axes: int) -> ScalerCheck:
-        """Check that all ranks skip a step together, whichever rank of whichever axis has the overflow, and no other step."""
+        """Check that all ranks skip a step together, whichever rank of whichever axis has the overflow, and no other step.
+
+        After the first overflow, the factor is at its lower limit.
+        """
         order, members = self._grid(axes)
         shapes, steps = self._shapes(), []
         for i, r in enumerate(self.random.permutation(members)):
@@ -175,10 +182,10 @@ class ScalerCheck(GroupCheck):
                 for s in set(members) - {r}:
                     step.grads[s] = [None] * len(shapes)
             steps += [step, Step(self._draw(shapes), unscale=(i + 1) % 2)]
-        settings = dict(factor=2.0**10, interval=100)
+        settings = dict(factor=2.0**10, interval=100, limits=(2.0**9, 2.0**24))
         large = Step(self._draw(shapes))  # when scaled, their squares and sums are beyond float32's range, but they are not
         for r in range(4):
-            factor = settings["factor"] / 2.0 ** (len(members) * (r in members))
+            factor = settings["limits"][0] if r in members else settings["factor"]
             large.grads[r] = [self.random.uniform(2e38, 3e38, shape).astype(np.float32) / np.float32(factor) for shape in shapes]
         steps.append(large)
         self.case = f"{self._describe_grid(order, axes)}, overflows"
@@ -301,11 +308,13 @@ class ScalerCheck(GroupCheck):
             for r in group:
                 data = [p.data.copy() for p in parameters[r]]
                 earlier = wants[r][-1] if wants[r] else None
-                wants[r].append(Wanted(finite, norm, float(own[r]), grads[r], data, before, reference.factor, most, earlier))
+                clipped = [p.grad for p in parameters[r]]
+                wanted = Wanted(finite, norm, float(own[r]), grads[r], data, before, reference.factor, most, clipped, earlier)
+                wants[r].append(wanted)
 
     def _compare_values(self, got: tuple, want: Wanted, r: int, moved: bool) -> None:
         """Compare norms, gradients and parameters on rank r."""
-        norms, grads, _, data, *_ = got
+        norms, grads, _, data, stepped, *_ = got
         norm, before, unscaled = want.norm, want.before, want.grads
         self._compare_decision(got, want, r, moved=want.finite)
         for norm_got in norms:
@@ -328,6 +337,14 @@ class ScalerCheck(GroupCheck):
             cause = "gradients that step does not unscale, though unscale has not been called"
         elif want.most is None or norm <= want.most:
             cause = "gradients that are scaled up to the norm `most`, though theirs is smaller"
+        elif want.most:
+            cause += "; or a number that is rounded, such as most / norm in 16 bits"
+        if not stepped:
+            self.fail(f"step on rank {r} does not call optimizer.step()", "parameters that are changed without the optimizer")
+        for p, (grad, wanted) in enumerate(zip(stepped, want.clipped, strict=True)):
+            if wanted is not None:  # tolerance: that of the norm
+                name = f"the gradient of parameter {p}, when step calls optimizer.step(),"
+                self.array(grad, wanted, name=name, rank=r, rtol=2e-5, cause=cause, dtype=False)
         for p, (values, wanted) in enumerate(zip(data, want.data, strict=True)):
             scale = max(1.0, float(np.abs(wanted).max()))
             self.array(values, wanted, name=f"parameter {p}, after step,", rank=r, rtol=2e-5, scale=scale, cause=cause)
@@ -355,7 +372,9 @@ class ScalerCheck(GroupCheck):
         if bool(taken) != finite:
             said = "took a step, though a rank has an overflow" if taken else "skipped a step, though no rank has an overflow"
             cause = "a decision by this rank's gradients alone, or by those of one axis"
-            if taken and np.isnan(want.norm):
+            if taken and want.before == self._limits[0] and want.earlier:
+                cause = "an overflow at the smallest factor, where the factor stays as it is, but the step must be skipped all the same"
+            elif taken and np.isnan(want.norm):
                 cause = "a norm that is NaN, for which np.isinf is False, and every comparison, too; np.isfinite sees it"
             elif not taken:
                 cause = _unseen(want)
@@ -378,6 +397,8 @@ class ScalerCheck(GroupCheck):
                 cause = "a factor that is halved twice, or by //, which rounds down what is below 1"
             elif number and not want.finite:
                 cause = "a decision by this rank's gradients alone, or by those of one axis"
+                if want.before == self._limits[0]:
+                    cause = f"an overflow at the smallest factor that counts as a good step; or {cause}"
             elif number and factor > want.after:
                 cause = "good steps that are not counted anew after an overflow or a doubling, or an overflow that counts as one of them"
             elif number:

@@ -8,9 +8,10 @@ import numpy as np
 
 from course_lib.check.groups import SHUFFLED_ORDERS, GroupCheck
 from course_lib.check.serving import contract
-from course_lib.check.serving.on_ranks import call_hand_over
+from course_lib.check.serving.on_ranks import call_hand_over, call_hand_over_late
 
 OTHER_TEXT = 50  # its number is that much larger
+ANY_SOURCE = "a Recv without its source takes the first message, perhaps another rank's"
 
 
 @dataclass
@@ -40,10 +41,11 @@ class HandOverCheck(GroupCheck):
 
         There are two communicators with the same ranks, and caches for each. The first call's text
         comes again, in other slots; in between, the other communicator has one of this number.
+        Then, two ranks send texts to the same targets, on virtual ranks.
         """
         orders = self._orders(many, members)
         routes = [self._route(many, members) for _ in orders]
-        caches = [self._draw_caches(many, members, source, dtype) for source, _ in routes]
+        caches = [self._draw_caches(many, members, [source], dtype) for source, _ in routes]
         number = int(self.random.integers(0, OTHER_TEXT))
         first, second, third = self.sizes(3, 20, 32)
         lengths = ((0, number, first), (1, number, second), (0, number + 1, 1), (0, number, third))
@@ -88,6 +90,7 @@ class HandOverCheck(GroupCheck):
                 self.fail(f"hand_over on rank {r} has changed target, an argument", cause)
         for r in range(4):
             self._cost(len(calls[r]), many, most[r], orders[0] if r in orders[0] else [r], r)
+        self._late_source(many, dtype)
         self.covers("dtypes", "special values", "sizes", "group order", "group sizes")
         self.covers("repetition", "same ranks twice", "arguments", "results")
         return self
@@ -108,7 +111,13 @@ class HandOverCheck(GroupCheck):
             target.reverse()
         return source, target
 
-    def _draw_caches(self, many: int, members: int, source: int, dtype: type) -> list[Place]:
+    def _draw_caches(
+        self,
+        many: int,
+        members: int,
+        sources: list[int],
+        dtype: type,
+    ) -> list[Place]:
         """Draw a cache for each place, which has all heads or its part of them."""
         (layers,) = self.sizes(1, 2, 5)
         (size,) = self.sizes(1, 5, 9)
@@ -116,7 +125,7 @@ class HandOverCheck(GroupCheck):
         places = []
         for place, block_size in enumerate(self.sizes(members, 2, 8)):
             length = -(-2 * 32 // block_size) * block_size
-            own = heads * many if place == source else heads
+            own = heads * many if place in sources else heads
             data = self.special(layers, 2, length, own, size, dtype=dtype)
             places.append(Place(data, data.copy(), block_size))
         return places
@@ -125,6 +134,40 @@ class HandOverCheck(GroupCheck):
         """Draw the slots of a text with so many tokens, and those of another text."""
         order = self.random.permutation(cache.before.shape[2])
         return order[:count], order[count:]
+
+    def _late_source(self, many: int, dtype: type) -> None:
+        """Check texts from two ranks to the same targets, where the first one's comes later.
+
+        The second source is ready while the first call is still going on: it has no part in it.
+        """
+        late, early, *places = self.random.permutation(many + 2).tolist()
+        (count,) = self.sizes(1, 20, 32)
+        caches = self._draw_caches(many, many + 2, [late, early], dtype)
+        free = [self._slots(cache, 2 * count)[0] for cache in caches]
+        text = int(self.random.integers(0, OTHER_TEXT))
+        slots: list[dict] = [{} for _ in caches]
+        calls = []
+        for source, target in ((late, places), (early, places[::-1])):
+            own = [some[len(calls) * count :][:count] for some in free]
+            whole = caches[source].before[:, :, own[source]]
+            parts = np.split(whole, many, axis=3)
+            for i, place in enumerate(target):
+                caches[place].after[:, :, own[place]] = parts[i]
+                caches[place].handed[text] = i, own[place], parts
+            for place in (source, *target):
+                slots[place][text] = own[place]
+            calls.append((text, source, target))
+            text += 1
+        said = " and ".join(f"text {number} from {one} to {some}" for number, one, some in calls)
+        self.case = f"{many + 2} virtual ranks on rank 0, {np.dtype(dtype)}, "
+        self.case += f"{said}, of which rank {early} is ready first"
+        given = [(c.before, c.block_size, own) for c, own in zip(caches, slots, strict=True)]
+        seed = int(self.random.integers(1 << 32))
+        arguments = [{"caches": given, "calls": calls, "late": late, "seed": seed}]
+        arguments += [{"caches": [], "calls": [], "late": 0, "seed": 0}] * 3
+        answers = self.call(call_hand_over_late, arguments, show=self.show)
+        for place, cache in enumerate(caches):
+            self._compare(answers[0][place], cache, place, 0)
 
     def _describe(self, lengths: tuple, orders: list, routes: list, caches: list, dtype: type) -> None:
         """Say in words what is handed over."""
@@ -141,7 +184,9 @@ class HandOverCheck(GroupCheck):
         if isinstance(got, np.ndarray) and got.shape == cache.after.shape:
             # A text that came twice counts in its last slots.
             for text, (index, slots, parts) in cache.handed.items():
-                self._handed(got, cache.after, text, index, slots, parts, place, r)
+                others = {other: part[i] for other, (i, _, part) in cache.handed.items()}
+                others.pop(text)
+                self._handed(got, cache.after, text, index, slots, parts, others, place, r)
         cause = "a write into slots of another text, or at the source's slots"
         name = f"the rest of the cache of place {place}"
         self.array(got, cache.after, name=name, rank=r, cause=cause)
@@ -154,10 +199,11 @@ class HandOverCheck(GroupCheck):
         index: int,
         slots: np.ndarray,
         parts: list,
+        others: dict[int, np.ndarray],
         place: int,
         r: int,
     ) -> None:
-        """Check what a rank has of a text: part `index` of `parts`."""
+        """Check what a rank has of a text: part `index` of `parts`; of other texts it has `others`."""
         mine, whole = parts[index], np.concatenate(parts, axis=3)
         known = {f"part {i} of the heads; target[{index}] needs part {index}": part for i, part in enumerate(parts) if i != index}
         if len(parts) > 1:
@@ -165,6 +211,8 @@ class HandOverCheck(GroupCheck):
         known["what it should be, but in the order of the slots' numbers; slots are in the order of the tokens"] = mine[
             :, :, np.argsort(np.argsort(slots))
         ]
+        for other, part in others.items():
+            known[f"what it should have of text {other}; {ANY_SOURCE}"] = part
         self.array(
             got[:, :, slots],
             want[:, :, slots],

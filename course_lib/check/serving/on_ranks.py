@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from course_lib.check.cases.virtual_group import run_virtually
 from course_lib.check.serving.models import CountedModel
 from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model import Sizes
 from course_lib.gpt.serving.model import Text
+
+LOOKS = 3  # in vain: from the second one on, a virtual rank waits until no other can go on
 
 
 class GivenSlots:
@@ -213,3 +216,45 @@ def call_hand_over(caches, calls, places):
         student("hand_over")(cache, number, source, target, comms[group])
         targets.append(target)
     return [data for data, _ in caches], targets
+
+
+def call_hand_over_late(caches, calls, late, seed):
+    """Hand texts over on virtual ranks, of which one makes its calls late; see `run_virtually`.
+
+    It begins when no other rank can go on without it: whoever sends to the same ranks has done so.
+
+    Parameters
+    ----------
+    caches : list of (numpy.ndarray, int, dict of int to numpy.ndarray)
+        By rank: data, size of a block, and slots by text.
+    calls : list of (int, int, list of int)
+        Number, source and target.
+    late, seed : int
+
+    Returns
+    -------
+    list of numpy.ndarray
+        Each rank's data after the last call.
+    """
+
+    last = len(caches) - 1
+    other = late - 1 if late else last
+
+    def handed_over(comm, rank):
+        data, block_size, slots = caches[rank]
+        cache = GivenSlots(data.copy(), block_size, slots)
+        # Groups with the same order would share their messages; in this one, `last` comes first.
+        private = comm.Split(key=-rank)
+        if rank == late:
+            request = private.Irecv(np.empty(1), last - other)
+            for _ in range(LOOKS):
+                request.Test()
+        for number, source, target in calls:
+            student("hand_over")(cache, number, source, list(target), comm)
+        if rank == late:
+            request.Wait()
+        elif rank == other:
+            private.Send(np.zeros(1), last - late)
+        return cache.data
+
+    return [outcome[0] for outcome in run_virtually(len(caches), handed_over, seed)]

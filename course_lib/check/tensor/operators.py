@@ -71,7 +71,12 @@ def forward(operator, x, place, calls):
 
 
 def laid_out(grad, layout):
-    """A gradient in one of four layouts: as it is, as from a transpose, in Fortran order but no view, or as from a slice."""
+    """A gradient in one of four layouts: as it is, as from a transpose, in Fortran order but no view, or as from a slice.
+
+    One number without axes stays as it is.
+    """
+    if not grad.ndim:
+        return grad
     if layout == 1:
         return np.ascontiguousarray(grad.T).T
     if layout == 2:
@@ -88,7 +93,8 @@ def backward(grad, beside, layout):
     grad = laid_out(grad, layout)
     if out.requires_grad:
         Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, beside)).backward(np.ones(()))
-    return given.grad, grad, given.data
+    total = given.grad if given.grad is None else np.asarray(given.grad)  # NumPy adds arrays without axes to a number
+    return total, grad, given.data
 
 
 def backward_alone(grad, first):
@@ -124,7 +130,9 @@ class OperatorCheck(GroupCheck):
         for size in sizes:
             self._operator(name, size, np.float32 if size == 2 else np.float64, alone=size == 2)
             if size == 3:
-                self._operator(name, size, np.float64, alone=False, single=True)
+                self._operator(name, size, np.float64, alone=False, single="one of each axis")
+            if size == 2 and _all_gather not in OPERATOR_RULES[name]:
+                self._operator(name, size, np.float64, alone=False, single="no axis")
             self._several(name, size)
         self.covers("dtypes", "special values", "layouts", "sizes", "group order", "group sizes", "repetition")
         self.covers("same ranks twice", "arguments", "results")
@@ -150,18 +158,19 @@ class OperatorCheck(GroupCheck):
                 found[r] = drawn[0].copy() if way is _identity else array  # replicated
         return found
 
-    def _case(self, name: str, groups: list[list[int]], dtype: type, single: bool) -> tuple[list, list]:
-        """Draw arrays for forward and for backward; `single`: of one element for each rank."""
+    def _case(self, name: str, groups: list[list[int]], dtype: type, single: str) -> tuple[list, list]:
+        """Draw arrays for forward and for backward; `single`: of one element for each rank, along each axis or without axes."""
         ndim = 3 if _all_gather in OPERATOR_RULES[name] else NDIM_BY_GROUP_SIZE[len(groups[0])]
         shape = tuple(self.sizes(ndim, 2, 7))
         if single:
-            shape = (1,) * ndim
+            shape = () if single == "no axis" else (1,) * ndim
         elif len(groups[0]) == 2:  # an exchange for each row is more than the calls that are allowed
             shape = tuple(length + int(contract.CALLS[name].number) for length in shape)
-        self.case = f"{self.describe_groups(groups, dtype)}, {'x'.join(map(str, shape))} numbers per rank"
+        numbers = f"{'x'.join(map(str, shape))} numbers" if shape else "one number of shape ()"
+        self.case = f"{self.describe_groups(groups, dtype)}, {numbers} per rank"
         return tuple(self._draw(way, groups, shape, dtype) for way in OPERATOR_RULES[name])
 
-    def _operator(self, name: str, size: int, dtype: type, alone: bool, single: bool = False) -> None:
+    def _operator(self, name: str, size: int, dtype: type, alone: bool, single: str = "") -> None:
         groups = self.groups(size)
         xs, grads = self._case(name, groups, dtype, single)
         forth, back = OPERATOR_RULES[name]
@@ -258,8 +267,9 @@ class OperatorCheck(GroupCheck):
     def _compare(
         self, got: list, before: list, way, group: list[int], name: str, rtol: float, beside: list | None = None, cause: str = ""
     ) -> None:
-        scale = float(np.max(np.sum(np.abs(before), axis=0))) + (3.0 if beside else 0.0)
-        for i, (r, want) in enumerate(zip(group, way(before), strict=True)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = float(np.max(np.sum(np.abs(before), axis=0))) + (3.0 if beside else 0.0)
+        for i, (r, want) in enumerate(zip(group, map(np.asarray, way(before)), strict=True)):
             with np.errstate(over="ignore", invalid="ignore"):
                 known = _known_mistakes(way, want, before, i)
             if beside:
@@ -268,7 +278,7 @@ class OperatorCheck(GroupCheck):
                     known["the sum of everything that flows to x, not only what comes through this operator"] = want + np.sum(
                         beside, axis=0
                     )
-                want = want + beside[i]
+                want = np.asarray(want + beside[i])
             self.array(
                 got[i],
                 want,

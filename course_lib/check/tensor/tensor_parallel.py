@@ -16,6 +16,13 @@ from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import kinds
 from course_lib.placement import replicated
 
+LOSS_KINDS = ("usual", "masked", "NaN for a label", "NaN for another word")
+UNSIGNED_16 = 1 << 16  # more words than a label of 16 bits can tell apart
+NAN_CAUSE = "a NaN among the logits that is left out, as np.nanmax, np.nansum, np.fmax and np.nan_to_num do"
+NAN_CAUSES = {
+    "usual": "an exponential that overflows, or the log of 0",
+    "masked": "-inf minus -inf, which is NaN: on a rank whose words are all masked out, the largest of its own is -inf",
+}
 NOT_REDUCED_CAUSE = "a backward of copy_to_group that does not sum over the ranks: each has only the gradient of its own heads and columns"
 
 
@@ -97,6 +104,8 @@ class TensorParallelCheck(BlockCheck):
             dtype = np.float32 if size == 2 and not frugal else np.float64
             words = 1 if size == 4 and not frugal else self.sizes(1, 2, 6)[0]
             self._loss(size, *batches, words, dtype, scale, frugal)
+            if size == 4 and not frugal:
+                self._loss(size, 1, 2, UNSIGNED_16 // size + self.sizes(1, 1, 99)[0], dtype, scale, frugal)
         self.covers("dtypes", "special values", "layouts", "sizes", "group order", "group sizes", "repetition")
         self.covers("same ranks twice", "arguments", "results")
         return self
@@ -112,10 +121,10 @@ class TensorParallelCheck(BlockCheck):
         grads = [grads[p[1] > 0][r] for r, p in enumerate(self.colors_and_keys(groups))]
         return grads, returned
 
-    def _draw_loss(self, words: int, part: int, shape: tuple[int, int], dtype: type, scale: float, of_one: bool) -> dict:
+    def _draw_loss(self, words: int, part: int, shape: tuple[int, int], dtype: type, scale: float, kind: str) -> dict:
         """Draw logits of so many words, `part` of them for each rank, and labels, some of them the first or last of a rank's words.
 
-        With `of_one`, all labels are words of one rank, and all words of another one are masked out.
+        If the kind is "masked", all labels are words of one rank, and all words of another one are masked out.
         """
         level = self.random.uniform(-scale, scale, (*shape, 1)) * (300 if scale < 100 else 1)
         logits = (scale * self.random.standard_normal((*shape, words)) + level).astype(dtype)
@@ -124,22 +133,28 @@ class TensorParallelCheck(BlockCheck):
         ends = np.concatenate([firsts, firsts + part - 1])
         some = self.random.permutation(labels.size)[: len(ends)]
         labels.flat[some] = self.random.permutation(ends)[: len(some)]
-        if of_one:
+        if words > UNSIGNED_16:
+            labels.flat[0] = words - 1
+        if kind == "masked":
             owner = int(self.random.integers(len(firsts)))
             labels = labels % part + part * owner
             masked = (owner + 1) % len(firsts)
             if masked != owner:
                 logits[..., masked * part : (masked + 1) * part] = -np.inf
+        elif kind != "usual":
+            token = np.unravel_index(self.random.integers(labels.size), shape)
+            away = 0 if kind == "NaN for a label" else int(self.random.integers(1, words))
+            logits[(*token, (labels[token] + away) % words)] = np.nan
         factor = float(self.random.uniform(0.5, 2))
-        return {"logits": logits, "labels": labels, "factor": factor, "layout": CONTIGUOUS[1 + of_one]}
+        layout = CONTIGUOUS[LOSS_KINDS.index(kind) % len(CONTIGUOUS)]
+        return {"logits": logits, "labels": labels, "factor": factor, "layout": layout, "kind": kind}
 
     def _loss(self, size: int, batch: int, tokens: int, part: int, dtype: type, scale: float, frugal: bool) -> None:
         groups, numbers, rtol = self.groups(size), batch * tokens, 1e-9 if dtype is np.float64 else 1e-4
         self.case = f"{self.describe_groups(groups, dtype)}, {batch} x {tokens} tokens, {part} words per rank"
         words = [len(group) * part for group in groups]
-        cases = [
-            [self._draw_loss(count, part, (batch, tokens), dtype, scale, bool(k)) for k in range(1 if frugal else 2)] for count in words
-        ]
+        kinds = LOSS_KINDS[:1] if frugal else LOSS_KINDS
+        cases = [[self._draw_loss(count, part, (batch, tokens), dtype, scale, kind) for kind in kinds] for count in words]
         given = [
             dict(
                 place=place,
@@ -161,8 +176,12 @@ class TensorParallelCheck(BlockCheck):
                 mistakes = {"what it is if the largest logit is not subtracted from z_y": [want - level]}
                 mistakes |= {f"the loss times {n}": [want * n], f"the loss divided by {n}": [want / n]} if n > 1 else {}
                 largest = float(np.abs(case["logits"][np.isfinite(case["logits"])]).max())
-                size = max(1.0, abs(want), largest / (1 if dtype is np.float64 else 100))
+                size = max(1.0, np.nan_to_num(abs(want)), largest / (1 if dtype is np.float64 else 100))
                 cause = "a maximum or a sum over this rank's words only, or labels that belong to other ranks"
+                if np.isnan(want) != np.isnan(got):
+                    cause = NAN_CAUSES.get(case["kind"], NAN_CAUSE)
+                elif words[color] > UNSIGNED_16:
+                    cause += "; or labels in 16 bits, which hold no more than 65,536 different words"
                 how = dict(rtol=rtol, scale=size, dtype=False, instead={what: np.array(value) for what, value in mistakes.items()})
                 self.array(got.reshape(1), np.array([want]), name="the loss", rank=r, cause=cause, **how)
                 back, *later = grads[r][k]
@@ -172,6 +191,8 @@ class TensorParallelCheck(BlockCheck):
                 share = case["factor"] / numbers
                 right = np.split((soft * share).astype(dtype), n, axis=-1)[index]
                 cause = "the gradient is the softmax, minus 1 at the label, divided by the number of tokens, times the gradient of the loss"
+                if isinstance(back, np.ndarray) and back.shape == right.shape and np.any(np.isnan(right) != np.isnan(back)):
+                    cause = NAN_CAUSES.get(case["kind"], NAN_CAUSE)
                 known = {
                     "that of the sum, not the mean, over the tokens": right * numbers,
                     "without the loss's own gradient": right / case["factor"],
@@ -191,7 +212,8 @@ class TensorParallelCheck(BlockCheck):
 
 def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray, float]:
     """Mean loss over all tokens, the gradient of the sum, and the mean of the largest logits."""
-    most = logits.max(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        most = logits.max(axis=-1, keepdims=True)
     shifted = logits - most
     soft = np.exp(shifted)
     sums = soft.sum(axis=-1, keepdims=True)

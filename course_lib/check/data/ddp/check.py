@@ -13,11 +13,13 @@ import numpy as np
 from course_lib.check import Check
 from course_lib.check.data.ddp import contract
 from course_lib.check.data.ddp.on_ranks import restore_comm, train_step, wrap_model
-from course_lib.check.data.ddp.ready_made import MAX_SHARED, ready_made_methods
+from course_lib.check.data.ddp.ready_made import MAX_SHARE, ready_made_share
 from course_lib.check.data.ddp.reference import UNUSED, buckets_of, launched_bytes, reference_gradients
 from course_lib.check.groups import GATE_MESSAGE_BYTES
 from course_lib.cluster.replies import RanksError
 from course_lib.traffic import wire_bytes
+
+OF_THE_CLASS = "attributes of the class, which all its objects share; each needs buckets, gradients and requests of its own (self)"
 
 
 def _known_mistakes(before, grads, x, target, size, rank):
@@ -53,13 +55,10 @@ class DdpCheck(Check):
 
     def _refuse_ready_made(self) -> None:
         """Check that the answer is not the library's own wrapper under another name."""
-        shared = ready_made_methods(self.ranks.cells)
-        if len(shared) > MAX_SHARED:
-            names = ", ".join(sorted(shared))
-            self.fail(
-                f"MyDP has methods of the ready-made DistributedDataParallel ({names})",
-                "the library's code in the place of your own",
-            )
+        share = ready_made_share(self.ranks.cells)
+        if share > MAX_SHARE:
+            problem = f"the cells have {share:.0%} of the statements of the ready-made DistributedDataParallel"
+            self.fail(problem, "the library's code in the place of your own")
 
     def train(self, size: int = 4, layers: int = 3, steps: int = 3, dtype: type = np.float64) -> None:
         """Train on `size` ranks, and compare with training on the whole batch."""
@@ -104,6 +103,7 @@ class DdpCheck(Check):
             want = [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
             cause = "NaN that is turned into numbers, which hides that training has failed"
             compare([p for p, _ in answers], "after a step with NaN on one rank", cause, lambda r: {})
+            self._two_models(size, layers, dtype)
         self.ranks.call(restore_comm)
         self.covers("dtypes", "special values", "group sizes", "repetition", "results", "sizes", "calls")
 
@@ -117,6 +117,31 @@ class DdpCheck(Check):
                 zeros = np.zeros_like(self._parameters[i])
                 self.array(grad, zeros, name=f"gradient {i}, which is 0,", rank=r, cause="a gradient of zeros, taken for none")
 
+    def _two_models(self, size: int, layers: int, dtype: type, bucket_bytes: int | None = None) -> None:
+        """Check two wrapped models: a backward through each of them, and one through both."""
+        values, dims, samples = self._draw(size, layers, dtype)
+        others = [[self.random.standard_normal(v.shape).astype(dtype) for v in own] for own in values]
+        given = [{"values": v, "second": w, "size": size, "bucket_bytes": bucket_bytes} for v, w in zip(values, others, strict=True)]
+        self.ranks.call(wrap_model, given, show=self.show)
+        count, case, rtol = len(values[0]), self.case, 1e-9 if dtype is np.float64 else 1e-3
+        for trained in ((1,), (0,), (0, 1)):
+            models = "both models" if len(trained) > 1 else f"model {trained[0] + 1}"
+            self.case = f"{case}, two wrapped models, a backward through {models}"
+            x, target = self._samples(size, samples, dims, dtype)
+            answers = self._step(size, x, target, lr=0.0, trained=trained)
+            for model in trained:
+                part = slice(model * count, (model + 1) * count)
+                own = [reference_gradients(p[part], x[r], target[r]) for r, (p, _) in enumerate(answers)]
+                wants = [sum(each) / dtype(size) for each in zip(*own, strict=True)]
+                for r, (_, grads) in enumerate(answers):
+                    for i in range(UNUSED, count):
+                        got, name = grads[part][i], f"gradient {i} of model {model + 1}"
+                        if got is None:
+                            self.fail(f"{name} on rank {r} is None", OF_THE_CLASS)
+                        self.array(got, wants[i], name=name, rank=r, rtol=rtol, scale=3.0, cause=OF_THE_CLASS)
+            for r in range(size):
+                self.requests_completed(self.ranks.unended[r], r)
+
     def _no_barrier(self, r: int) -> None:
         """Check that rank r has called no Barrier in the last step."""
         if any(operation == "Barrier" for operation, *_ in self.ranks.traffic[r]):
@@ -127,21 +152,21 @@ class DdpCheck(Check):
     ) -> None:
         """Check when gradients are exchanged: a gradient passes a gate once those above have been exchanged, and is changed there.
 
-        `late`: one rank begins its backward when the others are at their last gates, which they must reach without waiting for it.
+        `late`: one rank begins its backward when the others are below their first layers, where they must get without waiting for it.
         """
         values, dims, samples = self._draw(size, layers, dtype)
         sizes = [v.nbytes for v in values[0][UNUSED:]]
         last = int(self.random.integers(size)) if late else None
         self.case += f", rank {last} begins its backward after the others" if late else ""
         self.ranks.call(wrap_model, [dict(values=v, size=size, late=last, bucket_bytes=bucket_bytes) for v in values], show=self.show)
-        gate_bytes = GATE_MESSAGE_BYTES * late
+        gate_bytes = 2 * GATE_MESSAGE_BYTES * late
         for _ in range(2):
             x, target = self._samples(size, samples, dims, dtype)
-            numbers = self.random.uniform(0.5, 2, (size, layers - 1) if late else layers - 1)
-            numbers = np.broadcast_to(numbers, (size, layers - 1))
+            numbers = self.random.uniform(0.5, 2, (size, layers) if late else layers - 1)  # the last one: of the gate below all
+            numbers = np.broadcast_to(numbers, (size, numbers.shape[-1]))
             gates = [[(sum(sizes[-2 * (j + 1) :]), float(f)) for j, f in enumerate(numbers[r % size])] for r in range(4)]
             answers = self._gated_step(size, x, target, gates)
-            first = [float(np.prod(np.delete(numbers[:, -1], last))) if late and r == last else 0.0 for r in range(size)]
+            first = [float(np.prod(np.delete(numbers[:, -2:], last, axis=0))) if late and r == last else 0.0 for r in range(size)]
             own = [reference_gradients(p, x[r], target[r], numbers[r], first[r]) for r, (p, _) in enumerate(answers)]
             if not late:
                 self._compare_counts(size, len(values[0]))
@@ -172,6 +197,8 @@ class DdpCheck(Check):
             cause = "buckets that are launched in the order in which they become full, which is not the same on all ranks; a last bucket "
             cause += "that is not launched; a mean that is read before its Wait; or a part of a bucket that goes to another parameter"
             self._compare_gradients(answers, own, values[0], 0, cause, share=1 / size)
+        if not count:
+            self._two_models(size, blocks, dtype, bucket_bytes)
         self.ranks.call(restore_comm)
 
     def _compare_counts(self, size: int, parameters: int) -> None:
@@ -183,7 +210,10 @@ class DdpCheck(Check):
                 self.fail(f"rank {r} made {calls} exchanges for {parameters - UNUSED} gradients", cause)
 
     def skips(self, size: int = 4, blocks: int = 2, dtype: type = np.float64, *, one_bucket: bool = True) -> None:
-        """Check one bucket of all gradients, or one of each, on ranks that leave out different layers from step to step."""
+        """Check one bucket of all gradients, or one of each, on ranks that leave out different layers from step to step.
+
+        In the last step, the parameters of these layers still have their gradients of the step before.
+        """
         branches = 2
         values, dims, samples = self._draw(size, blocks, dtype, branches)
         bucket_bytes = sum(v.nbytes for v in values[0]) if one_bucket else 1
@@ -192,21 +222,25 @@ class DdpCheck(Check):
         self.case += f", {'one bucket' if one_bucket else 'a bucket for each'}, and layers that some ranks do not use in a step"
         rtol = 1e-9 if dtype is np.float64 else 1e-3
         skipping = [None, *self.random.permutation(size)[:2]]
+        earlier: list = []
         for number, who in enumerate(skipping, 1):
             left_out, (x, target) = int(self.random.integers(branches)), self._samples(size, samples, dims, dtype)
             skip = [left_out if r == who else None for r in range(4)]
-            answers = self._step(size, x, target, lr=0.0, skip=skip)
+            keep = number == len(skipping)
+            before = earlier if keep else [[None] * len(values[0])] * size
+            answers = self._step(size, x, target, lr=0.0, skip=skip, keep=keep)
+            earlier = [grads for _, grads in answers]
             own = [reference_gradients(p, x[r], target[r], branches=branches, skip=skip[r]) for r, (p, _) in enumerate(answers)]
             wants = [sum(each) / dtype(size) for each in zip(*own, strict=True)]
             for r, (_, grads) in enumerate(answers):
                 for i, (got, want) in enumerate(zip(grads, wants, strict=True)):
                     if i < UNUSED or skip[r] == (i - UNUSED) // 2 % branches:
-                        if got is not None:
-                            self.fail(
-                                f"in step {number}, rank {r} has gradient {i} of a layer that it did not use", "p.grad must stay None"
-                            )
+                        if got is not None and not np.array_equal(got, before[r][i]):
+                            problem = f"in step {number}, rank {r} has gradient {i} of a layer that it did not use"
+                            self.fail(problem, "p.grad must stay as it is")
                         continue
-                    cause = "a part of a bucket that is not zero where a gradient is missing, or in another place than on the other ranks"
+                    cause = "a part of a bucket that is not zero where a gradient is missing (it may be that of the step before), or in "
+                    cause += "another place than on the other ranks"
                     self.array(got, want, name=f"gradient {i} in step {number}", rank=r, rtol=rtol, scale=3.0, cause=cause)
         self.ranks.call(restore_comm)
 
@@ -275,7 +309,7 @@ class DdpCheck(Check):
     def _gated_step(self, size: int, x: np.ndarray, target: np.ndarray, gates: list, what: str = "", keep: bool = False) -> list:
         """Take a step through gates, and explain the errors of ranks that do not get through them."""
         try:
-            return self._step(size, x, target, lr=0.0, gates=gates, keep=keep)
+            return self._step(size, x, target, lr=0.0, gates=gates, keep_sent=keep)
         except RanksError as error:
             if "TooEarly" in error.short:
                 said = f"backward continues before the gradients above have been exchanged ({error.short})"
@@ -286,7 +320,17 @@ class DdpCheck(Check):
             raise
 
     def _step(
-        self, size: int, x: np.ndarray, target: np.ndarray, lr: float, gates: list | None = None, keep: bool = False, skip=(None,) * 4
+        self,
+        size: int,
+        x: np.ndarray,
+        target: np.ndarray,
+        lr: float,
+        gates: list | None = None,
+        keep_sent: bool = False,
+        skip=(None,) * 4,
+        **how: object,
     ) -> list:
-        given = [dict(x=x[r % size], target=target[r % size], lr=lr, through_gates=gates is not None, skip=skip[r]) for r in range(4)]
-        return self.ranks.call(train_step, given, show=self.show, gates=gates, keep=keep)[:size]
+        """Take a step; `keep_sent` keeps the arrays sent, `how` is for `train_step`."""
+        common = {"lr": lr, "through_gates": gates is not None, **how}
+        given = [{"x": x[r % size], "target": target[r % size], "skip": skip[r], **common} for r in range(4)]
+        return self.ranks.call(train_step, given, show=self.show, gates=gates, keep=keep_sent)[:size]
