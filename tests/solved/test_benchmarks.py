@@ -20,5 +20,5 @@ def test_a_benchmark_runs(name):
     command = [sys.executable, "-m", "benchmarks", name]
     ran = subprocess.run(command, cwd=ROOT, env=os.environ | {MOST_TURNS_ENV: "1"}, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    lines = ran.stdout.splitlines()
-    assert lines and all(re.fullmatch(r"bench: \S+ \S+ \[\S+\] target <=\S+ (ok|SHORT)", line) for line in lines), ran.stdout
+    lines = [line for line in ran.stdout.splitlines() if "left out" not in line]  # without torch, some figures are
+    assert ran.stdout and all(re.fullmatch(r"bench: \S+ \S+ \[\S+\] target <=\S+ (ok|SHORT)", line) for line in lines), ran.stdout
