@@ -69,7 +69,9 @@ def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, 
     places = [Path(word) for word in (*binds, *programs, *devices) if word.startswith("/")]
     above = sorted({str(folder) for place in places for folder in place.parents if folder != Path("/")})
     folders = [word for path in above for word in ("--dir", path)]  # folders that bubblewrap creates itself are accessible to root only
-    outer = ("bwrap", "--dir", "/tmp", *folders, *binds, *programs, *devices, "--bind", "/proc", "/proc", "--die-with-parent", "--")
+    # A process without capabilities may not kill another user's when it dies; the end of its namespace of processes does.
+    ends = ("--unshare-pid", "--die-with-parent")
+    outer = ("bwrap", "--dir", "/tmp", *folders, *binds, *programs, *devices, "--bind", "/proc", "/proc", *ends, "--")
     user = FIRST_USER_ID + rank
     return (*outer, "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *inner)
 

@@ -118,9 +118,9 @@ class DdpCheck(Check):
                 self.array(grad, zeros, name=f"gradient {i}, which is 0,", rank=r, cause="a gradient of zeros, taken for none")
 
     def _two_models(self, size: int, layers: int, dtype: type, bucket_bytes: int | None = None) -> None:
-        """Check two wrapped models: a backward through each of them, and one through both."""
+        """Check two wrapped models, of which the second uses all its layers: a backward through each of them, and one through both."""
         values, dims, samples = self._draw(size, layers, dtype)
-        others = [[self.random.standard_normal(v.shape).astype(dtype) for v in own] for own in values]
+        others = [[self.random.standard_normal(v.shape).astype(dtype) for v in own[UNUSED:]] for own in values]
         given = [{"values": v, "second": w, "size": size, "bucket_bytes": bucket_bytes} for v, w in zip(values, others, strict=True)]
         self.ranks.call(wrap_model, given, show=self.show)
         count, case, rtol = len(values[0]), self.case, 1e-9 if dtype is np.float64 else 1e-3
@@ -130,12 +130,13 @@ class DdpCheck(Check):
             x, target = self._samples(size, samples, dims, dtype)
             answers = self._step(size, x, target, lr=0.0, trained=trained)
             for model in trained:
-                part = slice(model * count, (model + 1) * count)
-                own = [reference_gradients(p[part], x[r], target[r]) for r, (p, _) in enumerate(answers)]
-                wants = [sum(each) / dtype(size) for each in zip(*own, strict=True)]
+                part = slice(UNUSED, count) if model == 0 else slice(count, None)
+                unused = values[0][:UNUSED]
+                own = [reference_gradients([*unused, *p[part]], x[r], target[r]) for r, (p, _) in enumerate(answers)]
+                wants = [sum(each) / dtype(size) for each in list(zip(*own, strict=True))[UNUSED:]]
                 for r, (_, grads) in enumerate(answers):
-                    for i in range(UNUSED, count):
-                        got, name = grads[part][i], f"gradient {i} of model {model + 1}"
+                    for i, got in enumerate(grads[part]):
+                        name = f"gradient {i} of model {model + 1}"
                         if got is None:
                             self.fail(f"{name} on rank {r} is None", OF_THE_CLASS)
                         self.array(got, wants[i], name=name, rank=r, rtol=rtol, scale=3.0, cause=OF_THE_CLASS)

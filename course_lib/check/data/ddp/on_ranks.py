@@ -58,12 +58,14 @@ class Net(Module):
     ----------
     start, bottom : Gate or None
         The first in backward, above all layers, and the last one, below all layers.
+    unused : int
+        Layers that are not used: the first one, or none.
     """
 
-    def __init__(self, values, branches, reverse, gate, start=None, bottom=None):
+    def __init__(self, values, branches, reverse, gate, start=None, bottom=None, unused=1):
         self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
         self.branches, self.reverse = branches, reverse
-        self.blocks, self.skip = range(1, len(self.layers), branches), None
+        self.blocks, self.skip = range(unused, len(self.layers), branches), None
         self.gates, self.start, self.bottom = [gate(i == 0) for i in range(len(self.blocks) - 1)], start, bottom
         for p, v in zip(self.parameters(), values, strict=True):
             p.data = v.copy()
@@ -95,7 +97,7 @@ def wrap_model(values, size, branches=1, bucket_bytes=None, late=None, second=No
     Parameters
     ----------
     values, second : list of numpy.ndarray
-        Parameters of the model, and of another one that is wrapped, too, if it is given.
+        Parameters of the model, and of another one that is wrapped, too, if it is given: one without an unused layer.
     branches : int
         Layers side by side in a block, 1 or 2. Ranks with an odd number use them in another order, so the order of hooks differs, too.
     bucket_bytes : int, optional
@@ -120,7 +122,7 @@ def wrap_model(values, size, branches=1, bucket_bytes=None, late=None, second=No
     start = LateStart(trial, between) if late == me else None
     models = [Net(values, branches, me % 2 > 0, gate, start, bottom)]
     if second is not None:
-        models.append(Net(second, branches, me % 2 > 0, gate))
+        models.append(Net(second, branches, me % 2 > 0, gate, unused=0))
     with without_builtin_ddp():
         wrapped = [MyDP(model) if bucket_bytes is None else MyDP(model, bucket_bytes) for model in models]
     trial["models"] = list(zip(models, wrapped, strict=True))
