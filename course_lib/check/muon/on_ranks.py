@@ -52,7 +52,7 @@ def build_optimizer(number, place, grid, weights, axes, others, owner, settings,
         if at_once and not calls:
             meeting.Allreduce(np.array([scale]), product, op=MPI.PROD)
         calls.append(None)
-        return mix(matrix, scale * product[0])
+        return mix(matrix, scale * float(product[0]))
 
     matrices = [(Parameter(w.copy()), axis) for w, axis in zip(weights, axes, strict=True)]
     rest = [Parameter(x.copy()) for x in others]

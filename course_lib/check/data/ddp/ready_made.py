@@ -24,7 +24,7 @@ def ready_made_share(cells: Sequence[str]) -> float:
 
     Examples
     --------
-    >>> ready_made_share(["class MyDP:\\n    def forward(self, x):\\n        return self.model(x)"])
+    >>> ready_made_share(["class MyDP:\\n    pass"])
     0.0
     """
     ready = _statement_shapes(inspect.getsource(ddp))
