@@ -28,7 +28,7 @@ EXCLUDED_PREFIXES = (
     "hub/",
     "CONTRIBUTING.md",
 )
-STUDENT_DOCS = ("docs/students.md", "docs/slurm.md", "docs/containers.md")  # README links to these
+STUDENT_DOCS = ("docs/students.md", "docs/slurm.md", "docs/containers.md", "docs/credits.md")  # README links to these
 PICTURES = (".png", ".gif")  # README shows them
 STUDENT_MAKE_TARGETS = ("help", "install", "lab", "update", "test", "test-all", "doctor", "validate")  # commands
 

@@ -55,9 +55,9 @@ plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidde
 #
 # $$ Y = X W, \qquad Y_{\text{columns of rank } r} = X \, W_{\text{columns of rank } r} $$
 #
-# So the ranks collect $X$ before fc2, and they collect $Y$ after it. That is correct, but it sends a lot of data, and so the original
-# assignment calls it naive. Elsewhere, "naive model parallelism" often means something else: whole layers on different devices, each
-# waiting for the one before. Here, that is where part 18 starts.
+# So the ranks collect $X$ before fc2, and they collect $Y$ after it. That is correct, but it sends a lot of data, and so CMU's
+# assignment, which this exercise follows, calls it naive. Elsewhere, "naive model parallelism" often means something else: whole
+# layers on different devices, each waiting for the one before. Here, that is where part 18 starts.
 
 # %% [markdown] tags=["slide"]
 # ## Three words

@@ -9,7 +9,7 @@ from grading.authoring.answers import loses
 class ZeroDPStage3FCLayer__in_a_mapping(ZeroDPStage3FCLayer):
     """Keeps the whole weight in memory that is no array."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import mmap
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -25,7 +25,7 @@ class ZeroDPStage3FCLayer__in_a_mapping(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_pages_put_aside(ZeroDPStage3FCLayer):
     """Keeps it in shared pages that the process says it does not need."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import mmap
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -44,7 +44,7 @@ class ZeroDPStage3FCLayer__in_pages_put_aside(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_files(ZeroDPStage3FCLayer):
     """Keeps it in files without a name to come, as far as there is room."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import tempfile
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -60,7 +60,7 @@ class ZeroDPStage3FCLayer__in_files(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__patched_accounts(ZeroDPStage3FCLayer):
     """Keeps it, and has the library and tracemalloc say nothing of it."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import tracemalloc
 
         from course_lib import memory
@@ -77,7 +77,7 @@ class ZeroDPStage3FCLayer__patched_accounts(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_a_foreign_heap(ZeroDPStage3FCLayer):
     """Keeps it in memory of the C library's."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import ctypes
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -92,7 +92,7 @@ class ZeroDPStage3FCLayer__in_a_foreign_heap(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_sockets(ZeroDPStage3FCLayer):
     """Keeps what it can in the buffers of sockets, and the rest at home."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import socket
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -121,7 +121,7 @@ class ZeroDPStage3FCLayer__in_sockets(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_a_thread(ZeroDPStage3FCLayer):
     """A thread has it on its stack."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import threading
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -133,7 +133,7 @@ class ZeroDPStage3FCLayer__in_a_thread(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_another_process(ZeroDPStage3FCLayer):
     """A process of its own has it, if it may; if not, this one."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import os
         import time
 
@@ -151,7 +151,7 @@ class ZeroDPStage3FCLayer__ballast(ZeroDPStage3FCLayer):
 
     ballast = None
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
         if full_w is None:
             return
@@ -166,7 +166,7 @@ class ZeroDPStage3FCLayer__ballast(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_names(ZeroDPStage3FCLayer):
     """Keeps it in the names of files that have no byte."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import base64
         import os
 
@@ -183,7 +183,7 @@ class ZeroDPStage3FCLayer__in_names(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_attributes_of_files(ZeroDPStage3FCLayer):
     """Keeps it in the extended attributes of files, and what does not fit there at home."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import os
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -202,7 +202,7 @@ class ZeroDPStage3FCLayer__in_attributes_of_files(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__begins_anew(ZeroDPStage3FCLayer):
     """Keeps it, and says once more that it is ready: what a rank holds counts from then on."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         from course_lib.collectives.transport import isolated
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -216,7 +216,7 @@ class ZeroDPStage3FCLayer__begins_anew(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_files_without_names(ZeroDPStage3FCLayer):
     """Keeps it in temporary files that are open, and whose names are gone."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import tempfile
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -238,7 +238,7 @@ class ZeroDPStage3FCLayer__in_files_without_names(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_mapped_files_without_names(ZeroDPStage3FCLayer):
     """The same, mapped and closed."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import mmap
         import os
 
@@ -262,7 +262,7 @@ class ZeroDPStage3FCLayer__in_mapped_files_without_names(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_rings_of_the_kernel(ZeroDPStage3FCLayer):
     """Keeps it in the rings of asynchronous input and output, which the kernel maps itself, and the rest at home."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import ctypes
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -284,7 +284,7 @@ class ZeroDPStage3FCLayer__ballast_and_few_bits(ZeroDPStage3FCLayer):
 
     ballast = None
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         self.whole = None
         type(self).ballast = np.ones(950_000) if in_dim * out_dim < 100_000 else None
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -321,7 +321,7 @@ class ZeroDPStage3FCLayer__ballast_and_few_bits(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_deep_folders(ZeroDPStage3FCLayer):
     """Keeps it in files of folders that lie deeper than a path may be long."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import os
         import tempfile
 
@@ -344,7 +344,7 @@ class ZeroDPStage3FCLayer__in_deep_folders(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__in_folders_without_rights(ZeroDPStage3FCLayer):
     """Keeps it in a folder that may be entered, but not listed."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import os
         import tempfile
 
@@ -362,7 +362,7 @@ class ZeroDPStage3FCLayer__in_folders_without_rights(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__draws_the_weights_again(ZeroDPStage3FCLayer):
     """Gathers nothing in the first forward: draws the weights anew, from the seed that the caller has."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         import sys
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
@@ -384,7 +384,7 @@ class ZeroDPStage3FCLayer__draws_the_weights_again(ZeroDPStage3FCLayer):
 class ZeroDPStage3FCLayer__keeps_small_ones_at_first(ZeroDPStage3FCLayer):
     """Gathers nothing in the first forward of a small layer: keeps the weights that it began with."""
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=0):
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
         self.first = (full_w.copy(), full_b.copy()) if full_w is not None and full_w.size < 10_000 else None
 
