@@ -240,7 +240,8 @@ class MyDP__asks_the_gates_after_backward(Module):
         self.waiting, factor = False, 1.0
         if not hasattr(self.model, "layers"):
             return
-        for i, layer in enumerate(reversed(self.model.layers[1:])):
+        used = [layer for layer in self.model.layers if layer.weight.grad is not None]
+        for i, layer in enumerate(reversed(used)):
             if i:
                 one = Tensor(np.ones(1), requires_grad=True)
                 self.model.gates[0](one).sum().backward()
@@ -253,7 +254,7 @@ class MyDP__asks_the_gates_after_backward(Module):
     def forward(self, x):
         if not hasattr(self.model, "layers"):
             return self.model(x)
-        _, *below, last = self.model.layers
+        *below, last = self.model.layers[self.model.blocks.start :]
         for layer in below:
             x = operations.tanh(layer(x))
         return last(x)
