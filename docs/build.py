@@ -34,7 +34,10 @@ DOCS = Path(__file__).resolve().parent
 OUTPUT_FOLDER = DOCS / "_build"
 LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
 PAGES = {  # written by hand: where each lies, and its name on the site
-    **{f"docs/{name}.md": name for name in ("students", "lecturers", "instructors", "developers", "slurm", "containers", "jupyterhub", "credits")},
+    **{
+        f"docs/{name}.md": name
+        for name in ("students", "lecturers", "instructors", "developers", "slurm", "containers", "jupyterhub", "credits")
+    },
     "grading/README.md": "grading",
     "CONTRIBUTING.md": "contributing",
 }
