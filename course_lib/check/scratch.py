@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
 import sys
 import types
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -47,7 +49,7 @@ def drop_scratch():
 
 
 def names_used(values: list[object]) -> set[str]:
-    """Return all names that functions and classes among `values` may look up."""
+    """Return all names that functions and classes may look up that are among `values`, or in their containers and objects."""
     used: set[str] = set()
     seen: set[int] = set()
     todo = list(values)
@@ -60,8 +62,7 @@ def names_used(values: list[object]) -> set[str]:
             used.update(value.co_names)
             todo += value.co_consts
         elif isinstance(value, types.FunctionType):
-            cells = value.__closure__ or ()
-            todo += [value.__code__, *vars(value).values(), *(cell.cell_contents for cell in cells if _is_set(cell))]
+            todo += [value.__code__, *vars(value).values(), *_closure(value)]
         elif isinstance(value, type) and value.__module__ == "__main__":
             todo += vars(value).values()
         elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
@@ -70,15 +71,22 @@ def names_used(values: list[object]) -> set[str]:
             todo += [value.fget, value.fset, value.fdel]
         elif isinstance(value, (functools.partial, functools.cached_property)):
             todo.append(value.func)
+        elif isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            todo += value
+        elif hasattr(value, "__wrapped__"):  # such as of functools.cache
+            todo.append(value.__wrapped__)
+        elif type(value).__module__ == "__main__":
+            todo += getattr(value, "__dict__", {}).values()
     return used
 
 
-def _is_set(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+def _closure(function: types.FunctionType) -> Iterator[object]:
+    """Yield what a function refers to in the functions around it."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # a name that has no value yet
+            yield cell.cell_contents
 
 
 def array_bytes(value: object) -> int:

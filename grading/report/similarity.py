@@ -15,12 +15,12 @@ from grading.authoring.build import kind_of
 from grading.report import tokens
 from grading.report.class_results import ClassResults
 from grading.report.tokens import Shingle
+from grading.submission.assembly import STUB
 
 MIN_SHARED_WEIGHT = 20  # shingles that two answers share, weighted by how few students have them
 MIN_SHARED_FRACTION = 0.6  # of the shorter answer's own shingles
 COMMON_FRACTION, COMMON_MIN_STUDENTS = 0.25, 3  # shingles of more than this share of a class, and this many students, are nobody's own
 _MARKS = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
-STUB = "raise NotImplementedError"
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ class VirtualGroup:
             elif "take" in header:
                 self.coordinator.take(rank, header)
             else:
-                raise NotImplementedError("a virtual rank has no gates.")
+                raise ProtocolViolation("it asked for what only a rank with a process of its own has, such as a gate")
         except ProtocolViolation as violation:
             raise errors.CollectiveError(f"rank {rank} cannot go on: {violation}.") from None
         self._deliver(answers)
