@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import gc
 import os
@@ -17,6 +18,7 @@ from course_lib.engine.namespace import get_ipython
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
 CAUSE = "large arrays in variables that functions of the notebook use, or large modules that its cells import on the ranks"
+GLOBAL_LOOKUPS = ("LOAD_GLOBAL", "LOAD_NAME")  # of Python's bytecode
 SMALL_BYTES = 1 << 16  # variables with fewer bytes in arrays stay
 
 
@@ -40,7 +42,7 @@ def drop_scratch():
     shell = get_ipython()
     shell.displayhook.flush()  # Out, _, __ and ___
     shell.displayhook.exec_result = shell.last_execution_result = None
-    sys.last_value = sys.last_traceback = None
+    sys.last_value = sys.last_traceback = sys.last_exc = None
     used = names_used(list(shell.user_ns.values()))
     for names in (shell.user_ns, shell.user_ns_hidden):
         for name, value in list(names.items()):
@@ -59,17 +61,19 @@ def names_used(values: list[object]) -> set[str]:
             continue
         seen.add(id(value))
         if isinstance(value, types.CodeType):
-            used.update(value.co_names)
+            used.update(step.argval for step in dis.get_instructions(value) if step.opname in GLOBAL_LOOKUPS)
             todo += value.co_consts
         elif isinstance(value, types.FunctionType):
-            todo += [value.__code__, *vars(value).values(), *_closure(value)]
+            todo += [value.__code__, value.__defaults__, value.__kwdefaults__, *vars(value).values(), *_closure(value)]
         elif isinstance(value, type) and value.__module__ == "__main__":
             todo += vars(value).values()
         elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
             todo.append(value.__func__)
         elif isinstance(value, property):
             todo += [value.fget, value.fset, value.fdel]
-        elif isinstance(value, (functools.partial, functools.cached_property)):
+        elif isinstance(value, functools.partial):
+            todo += [value.func, value.args, value.keywords]
+        elif isinstance(value, functools.cached_property):
             todo.append(value.func)
         elif isinstance(value, dict):
             todo += value.values()

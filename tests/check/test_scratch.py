@@ -18,6 +18,9 @@ def test_a_name_that_some_function_looks_up_is_used():
     sources = [
         "def f():\n    return big",
         "f = [lambda: big]",
+        "def f(a=lambda: big):\n    return a()",
+        "def f(*, a=lambda: big):\n    return a()",
+        "f = functools.partial(max, key=lambda x: big)",
         "f = {'a': [lambda: big]}",
         "@functools.cache\ndef f():\n    return big",
         "f = functools.partial(lambda x: big + x, 3)",
@@ -36,6 +39,8 @@ def test_a_name_that_some_function_looks_up_is_used():
 def test_other_names_are_not():
     names = defined("def f(big):\n    return big\nmore = 'big'\nbig = [1]\nx = big")
     assert "big" not in names_used(list(names.values()))
+    names = defined("class A:\n    def f(self, x):\n        self.big = x.big\n        import numpy.big")
+    assert "big" not in names_used(list(names.values())), "an attribute is no variable"
 
 
 def test_a_loop_of_references_ends_and_an_array_counts_once():

@@ -283,7 +283,7 @@ def test_large_arrays_of_a_students_other_cells_cost_no_points_for_memory(course
     monkeypatch.setenv(time_limits.UNATTENDED, "180")  # this machine may be busy with other tests
     notebook = course.solved(part)
     exercise = next(i for i, cell in enumerate(notebook.cells) if cell.id.startswith("exercise"))
-    played = "%%px\nimport numpy as np\ntried = {'x': [np.ones(4_000_000)]}\nnp.ones(2_000_000)"
+    played = "%%px\nimport numpy as np\nx = w = data = {'x': [np.ones(4_000_000)]}\nnp.ones(2_000_000)"
     notebook.cells.insert(exercise + 1, new_code_cell(played))
     course.hand_in(part, "played", notebook)
     assert course.grade(part) == {"played": points_of(part)}
