@@ -94,6 +94,17 @@ def write(path: Path, names: list[str], cells: Iterable[str], unsure: Iterable[s
     _write(path, names, _definitions_of_cells(cells), unsure)
 
 
+def sources_used(name: str, cells: Iterable[str]) -> list[str]:
+    """Return the text of each definition in cells that a name leads to, itself included; the cells as they are if one cannot be read."""
+    cells = list(cells)
+    try:
+        found = _definitions_of_cells(cells)
+        used = _with_dependencies([name], found, complain=False)
+    except SaveError:
+        return cells
+    return [ast.unparse(node) for node in used.values()]
+
+
 def _write(path: Path, names: list[str], found: dict[str, ast.stmt], unsure: Iterable[str]) -> None:
     """Write functions to a file as `write` does, given all definitions of the cells."""
     new = _with_dependencies(names, found)

@@ -17,6 +17,7 @@ from course_lib.check.data.ddp.ready_made import MAX_SHARE, ready_made_share
 from course_lib.check.data.ddp.reference import UNUSED, buckets_of, launched_bytes, reference_gradients
 from course_lib.check.groups import GATE_MESSAGE_BYTES
 from course_lib.cluster.replies import RanksError
+from course_lib.saving import sources_used
 from course_lib.traffic import wire_bytes
 
 OF_THE_CLASS = "attributes of the class, which all its objects share; each needs buckets, gradients and requests of its own (self)"
@@ -55,9 +56,9 @@ class DdpCheck(Check):
 
     def _refuse_ready_made(self) -> None:
         """Check that the answer is not the library's own wrapper under another name."""
-        share = ready_made_share(self.ranks.cells)
+        share = ready_made_share(sources_used("MyDP", self.ranks.cells))
         if share > MAX_SHARE:
-            problem = f"the cells have {share:.0%} of the statements of the ready-made DistributedDataParallel"
+            problem = f"MyDP has {share:.0%} of the statements of the ready-made DistributedDataParallel"
             self.fail(problem, "the library's code in the place of your own")
 
     def train(self, size: int = 4, layers: int = 3, steps: int = 3, dtype: type = np.float64) -> None:
