@@ -19,6 +19,7 @@ import nbformat
 
 from course_lib.cluster.source import cell as cells
 from grading import tables
+from grading.authoring import badges
 from grading.authoring.build import kind_of
 from grading.submission import notes
 from grading.submission.assembly import ADDED_CELL_TAG
@@ -92,7 +93,10 @@ def find_flags(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -
     part = source.metadata.get("course", {}).get("part", "")
     written = {cells.read(cell.source).file for cell in notebook.cells if notes.runs(cell)}
     found = []
+    install = badges.install_source()
     for cell in notebook.cells:
+        if cell.source == install:
+            continue
         found += [Flag(cell.id, 1, text, why) for why, text in notes.notes_of(cell)]
         if cell.cell_type == "code" and (kind_of(cell) in ("exercise", "example") or ADDED_CELL_TAG in cell.metadata.get("tags", [])):
             of_cell = flags_of_cell(cell.id, cell.source, written, part)
