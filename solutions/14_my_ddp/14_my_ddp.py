@@ -113,7 +113,7 @@ class MyDP(Module):
     Notes
     -----
     After ``backward``, each ``p.grad`` is the mean over the ranks. All-reduces start in
-    hooks, without waiting. A parameter that the output does not depend on has no
+    hooks; no hook waits, not even the last. A parameter without use in the output has no
     gradient: its hook is never called, and its ``p.grad`` stays as it is. In its
     bucket, zeros take its place, and that bucket starts when ``backward`` has ended.
     Several models may be wrapped, and share a ``backward``.
