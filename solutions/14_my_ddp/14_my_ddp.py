@@ -113,10 +113,10 @@ class MyDP(Module):
     Notes
     -----
     After ``backward``, each ``p.grad`` is the mean over the ranks. All-reduces start in
-    hooks; no hook waits, not even the last. A parameter without use in the output has no
-    gradient: its hook is never called, and its ``p.grad`` stays as it is. In its
-    bucket, zeros take its place, and that bucket starts when ``backward`` has ended.
-    Several models may be wrapped, and share a ``backward``.
+    hooks; no hook waits, not even the last one. A parameter that the output does not
+    depend on has no gradient: its hook is never called, and its ``p.grad`` stays as it
+    is. In its bucket, zeros take its place, and that bucket starts when ``backward``
+    has ended. Several models may be wrapped, and share a ``backward``.
 
     A step sends what all-reduces of the gradients send, at most 32 bytes besides, and
     calls no Barrier. The ready-made wrapper's own code counts as no answer.
